@@ -1,0 +1,1 @@
+"""sharding: see CONTRIBUTING.md."""

@@ -1,0 +1,62 @@
+"""What every test gets: the data folder, and a check that nothing is left behind."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    """Real photographs and awkward files, beside the checkout; the tests that need them say so by this fixture."""
+    if not DATA.is_dir():
+        pytest.skip(f"the test data is not at {DATA}")
+    return DATA
+
+
+def open_files() -> dict[str, str]:
+    found = {}
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            found[fd] = os.readlink(f"/proc/self/fd/{fd}")
+        except FileNotFoundError:  # the descriptor of the listing itself
+            continue
+    return {
+        fd: path
+        for fd, path in found.items()
+        if path.startswith("/") and not path.startswith(("/dev", "/proc", "/sys"))
+    }
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind() -> Iterator[None]:
+    """Fail a test that leaves a thread, a child process or an open file, and show where the threads stand."""
+    threads_before = set(threading.enumerate())
+    files_before = set(open_files().values())
+    yield
+    gc.collect()
+    left = [thread for thread in threading.enumerate() if thread not in threads_before and thread.is_alive()]
+    if left:
+        frames = sys._current_frames()
+        stacks = "\n".join(
+            f"{thread.name}:\n{''.join(traceback.format_stack(frames[thread.ident]))}"
+            for thread in left
+            if thread.ident in frames
+        )
+        pytest.fail(f"threads left behind: {[thread.name for thread in left]}\n{stacks}")
+    children = multiprocessing.active_children()
+    assert not children, f"child processes left behind: {children}"
+    files = [
+        path for path in open_files().values() if path not in files_before and not path.endswith((".so", ".py", ".pyc"))
+    ]
+    assert not files, f"files left open: {files}"

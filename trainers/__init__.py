@@ -1,0 +1,1 @@
+"""trainers: see CONTRIBUTING.md."""
