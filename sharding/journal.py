@@ -1,0 +1,162 @@
+"""The journal of an unfinished write: which shards are whole, so that the next writer goes on after them.
+
+`unfinished.jsonl` has a header line with everything that shapes the bytes, then one line a shard, each brought to the
+disk before the next shard begins. The open journal is locked: two writers exclude each other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from forebay.errors import ConfigError, ManifestError, SourceError
+from forebay.sharding.files import naming_full_disks, sync_folder, write_whole
+from forebay.sharding.index import ShardEntry
+
+__all__ = ["JOURNAL_NAME", "Journal"]
+
+JOURNAL_NAME = "unfinished.jsonl"
+
+
+class Journal:
+    """The locked journal of one writer.
+
+    Args:
+        folder: the destination; exists.
+        header: settings and schema as JSON. An existing journal must have an equal one.
+
+    Raises:
+        ConfigError: another writer holds it, or it began with another header.
+        ManifestError: it is damaged before its last line.
+        SourceError: it cannot be read or written.
+    """
+
+    def __init__(self, folder: Path, header: dict[str, Any]) -> None:
+        self.path = folder / JOURNAL_NAME
+        self.shards: list[ShardEntry] = []
+        """The shards that are whole, in order."""
+        with naming_full_disks(self.path, 0):
+            self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            self._lock()
+            self._nbytes = self._load(header)
+            os.ftruncate(self._fd, self._nbytes)  # a torn last line
+            if not self._nbytes:
+                self._append(header)
+                sync_folder(folder)
+        except BaseException:
+            self.close()
+            raise
+
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held = os.path.samestat(os.fstat(self._fd), os.stat(self.path))
+        except FileNotFoundError:  # its writer finished, and removed it, between our open and our lock
+            held = False
+        except BlockingIOError as error:
+            raise ConfigError(
+                f"another writer is at work in {self.path.parent}; wait for it, or write elsewhere"
+            ) from error
+        except OSError as error:
+            raise SourceError(f"{self.path} cannot be locked: {error.strerror}; write to a local disk") from error
+        if not held:
+            raise ConfigError(f"another writer has just finished or given up in {self.path.parent}; try again")
+
+    def _load(self, header: dict[str, Any]) -> int:
+        """Read the whole lines into `shards`; return how many bytes they take. A torn last line does not count."""
+        data = os.pread(self._fd, os.fstat(self._fd).st_size, 0)
+        lines = data.splitlines(keepends=True)
+        nbytes = 0
+        for number, line in enumerate(lines):
+            try:
+                content = json.loads(line) if line.endswith(b"\n") else None
+                if number and content is not None:
+                    content = _shard_entry(content)
+            except (ValueError, TypeError, KeyError) as error:
+                if number < len(lines) - 1:
+                    raise ManifestError(
+                        f"{self.path} is damaged in line {number + 1}; remove the folder and write anew"
+                    ) from error
+                content = None
+            if content is None:
+                break
+            if isinstance(content, ShardEntry):
+                self.shards.append(content)
+            elif content != header:
+                raise ConfigError(
+                    f"the unfinished write in {self.path.parent} began with other columns or settings: "
+                    f"{json.dumps(content)}; now {json.dumps(header)}. Give the same, or remove the folder"
+                )
+            nbytes += len(line)
+        return nbytes
+
+    def append(self, shard: ShardEntry) -> None:
+        """Record that a shard is whole; it is on the disk when this returns.
+
+        Raises:
+            SourceError: no room, or the disk fails; the shard does not count.
+        """
+        self._append(_shard_line(shard))
+        self.shards.append(shard)
+
+    def keep(self, count: int) -> None:
+        """Forget all shards but the first `count`."""
+        header = os.pread(self._fd, self._nbytes, 0).split(b"\n", 1)[0] + b"\n"
+        lines = [json.dumps(_shard_line(shard)).encode() + b"\n" for shard in self.shards[:count]]
+        del self.shards[count:]
+        self._nbytes = sum(map(len, lines), len(header))
+        with naming_full_disks(self.path, 0):
+            os.ftruncate(self._fd, self._nbytes)
+            os.fsync(self._fd)
+
+    def _append(self, content: dict[str, Any]) -> None:
+        line = json.dumps(content).encode() + b"\n"
+        with naming_full_disks(self.path, len(line)):
+            try:
+                os.lseek(self._fd, self._nbytes, os.SEEK_SET)
+                write_whole(self._fd, line)
+                os.fsync(self._fd)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    os.ftruncate(self._fd, self._nbytes)
+                raise
+        self._nbytes += len(line)
+
+    def remove(self) -> None:
+        """Delete the journal: the write is finished, or left nothing behind."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.path)
+        self.close()
+
+    def close(self) -> None:
+        """Release the lock; the journal stays. Calling it again does nothing."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+def _shard_line(shard: ShardEntry) -> dict[str, Any]:
+    return {
+        "name": shard.name,
+        "rows": shard.rows,
+        "nbytes": shard.nbytes,
+        "footer_nbytes": shard.footer_nbytes,
+        "footer_checksum": f"{shard.footer_checksum:016x}",
+        "checksum": shard.checksum.hex(),
+    }
+
+
+def _shard_entry(content: dict[str, Any]) -> ShardEntry:
+    return ShardEntry(
+        name=str(content["name"]),
+        rows=int(content["rows"]),
+        nbytes=int(content["nbytes"]),
+        footer_nbytes=int(content["footer_nbytes"]),
+        footer_checksum=int(content["footer_checksum"], 16),
+        checksum=bytes.fromhex(content["checksum"]),
+    )

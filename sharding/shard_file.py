@@ -1,0 +1,252 @@
+"""Reading one shard: any row of any column, as a view of the bytes, its checksum verified each time.
+
+After the footer is parsed nothing calls Arrow: a sample is one ranged read and one hash.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, NoReturn, Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from forebay.errors import SchemaError, ShardCorruptError, SourceError
+from forebay.sharding.checksum import sample_checksum
+from forebay.sharding.footer import FOOTER_METADATA_KEY, BatchPlaces, FooterError, ShardFooter
+from forebay.sharding.schema import Kind, Schema
+from forebay.sharding.shard_layout import MAGIC
+from forebay.sharding.source import SourceFile
+
+__all__ = ["ShardReader"]
+
+
+class ShardReader:
+    """An open shard. Thread-safe; `close` when no read is under way.
+
+    Views that were handed out stay valid as long as they are kept, also after `close`.
+
+    Args:
+        file: the shard's bytes; closed with the reader.
+        dataset: name of the data set, for messages.
+        shard: name of the shard, for messages.
+        schema: of the data set.
+        footer_nbytes: length of the file's end that holds the footer; the index tells it.
+        footer_checksum: xxh3-64 of that end; the index tells it.
+        rows: how many the index says there are.
+        columns: those that will be read; all when None.
+
+    Raises:
+        ShardCorruptError: the footer is not the one that was written.
+        SchemaError: a column that is not there.
+        SourceError: the footer cannot be read.
+    """
+
+    def __init__(
+        self,
+        file: SourceFile,
+        *,
+        dataset: str,
+        shard: str,
+        schema: Schema,
+        footer_nbytes: int,
+        footer_checksum: int,
+        rows: int,
+        columns: Sequence[str] | None = None,
+    ) -> None:
+        self.dataset = dataset
+        self.shard = shard
+        self.rows = rows
+        self._file = file
+        self._columns = {column.name: column for column in schema.select(columns)}
+        self._batched: dict[str, npt.NDArray[Any]] = {}
+        value = self._read_footer(schema, footer_nbytes, footer_checksum)
+        try:
+            limit = file.nbytes - footer_nbytes
+            self._footer = ShardFooter.decode(value, tuple(self._columns.values()), rows=rows, limit=limit)
+        except FooterError as error:
+            raise ShardCorruptError(f"shard {shard} of {dataset}: {error}", dataset=dataset, shard=shard) from error
+
+    def _read_footer(self, schema: Schema, nbytes: int, checksum: int) -> bytes:
+        if not 0 < nbytes <= self._file.nbytes:
+            self._fail(f"its footer should be {nbytes} bytes, and the file has {self._file.nbytes}")
+        tail = self._file.read(self._file.nbytes - nbytes, nbytes)
+        if (found := sample_checksum(tail)) != checksum:
+            self._fail(f"its footer has checksum {found:#018x}, and the index says {checksum:#018x}")
+        try:
+            # Arrow wants room for the leading magic before the footer, and reads nothing else until asked for a batch.
+            reader = pa.ipc.open_file(pa.py_buffer(MAGIC + b"\0\0" + bytes(tail)))
+            value: bytes | None = (reader.metadata or {}).get(FOOTER_METADATA_KEY)
+            same = reader.schema.equals(schema.arrow_schema)
+        except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
+            self._fail(f"Arrow cannot read its footer: {error}")
+        if value is None or not same:
+            self._fail("it is an Arrow file, but not of this data set: its schema differs or forebay did not write it")
+        return value
+
+    def read(self, row: int, column: str) -> memoryview:
+        """The bytes of a sample in a placed column (image, mask, bytes, str, json, tensor), as stored.
+
+        Reads just these bytes and verifies their checksum every time.
+
+        Returns:
+            A read-only view; of a mapped file, a view of the map.
+
+        Raises:
+            ShardCorruptError: the bytes differ from those written; names data set, shard, row and column.
+            SourceError: the bytes cannot be read; names the same.
+            SchemaError: the column was not opened, or holds scalars.
+            IndexError: there is no such row.
+        """
+        try:
+            places = self._footer.placed[column]
+        except KeyError:
+            self._refuse(column, "read", Kind.SCALAR)
+        if not 0 <= row < self.rows:
+            raise IndexError(f"row {row} of shard {self.shard} of {self.dataset}, which has {self.rows} rows")
+        try:
+            view = self._file.read(int(places.offsets[row]), int(places.nbytes[row]))
+        except SourceError as error:
+            raise SourceError(
+                f"shard {self.shard} of {self.dataset}, row {row}, column {column!r}: {error}",
+                dataset=self.dataset,
+                shard=self.shard,
+                row=row,
+                column=column,
+            ) from error
+        if (found := sample_checksum(view)) != (written := int(places.checksums[row])):
+            self._fail(f"it has checksum {found:#018x}, and {written:#018x} was written", row=row, column=column)
+        return view
+
+    def scalars(self, column: str) -> npt.NDArray[Any]:
+        """The values of a scalar column: read-only, (rows,), of the column's dtype. Read and verified once, then kept.
+
+        Raises:
+            ShardCorruptError: the bytes differ from those written; names the first row of the record batch.
+            SourceError: the bytes cannot be read.
+            SchemaError: the column was not opened, or holds no scalars.
+        """
+        kept = self._batched.get(column)
+        if kept is not None and self._columns[column].kind is Kind.SCALAR:
+            return kept
+        declared = self._columns.get(column)
+        if declared is None or declared.kind is not Kind.SCALAR:
+            self._refuse(column, "scalars", None)
+        if declared.dtype == "bool":
+            pieces = self._read_batched(column, "u1")
+            rows = self._footer.batch_rows.tolist()
+            bits = [np.unpackbits(piece, count=n, bitorder="little") for piece, n in zip(pieces, rows, strict=True)]
+            return self._keep(column, [piece.view(np.bool_) for piece in bits], "bool")
+        dtype = np.dtype(declared.dtype).newbyteorder("<").str
+        return self._keep(column, self._read_batched(column, dtype), dtype)
+
+    def shape(self, row: int, column: str) -> tuple[int, ...]:
+        """Shape of a sample in a tensor column.
+
+        Raises:
+            ShardCorruptError: the shapes differ from those written.
+            SourceError: they cannot be read.
+            SchemaError: the column was not opened, or holds no tensors.
+        """
+        declared = self._columns.get(column)
+        if declared is None or declared.shape is None:
+            self._refuse(column, "shape", None)
+        if not 0 <= row < self.rows:
+            raise IndexError(f"row {row} of shard {self.shard} of {self.dataset}, which has {self.rows} rows")
+        fixed = tuple(size for size in declared.shape if size is not None)
+        if len(fixed) == len(declared.shape):
+            return fixed
+        shapes = self._batched.get(column)
+        if shapes is None:
+            shapes = self._keep(column, self._read_batched(column, "<i4"), "<i4")
+        found = tuple(shapes.reshape(self.rows, -1)[row].tolist())
+        if any(want not in (None, have) or have < 0 for want, have in zip(declared.shape, found, strict=True)):
+            self._fail(f"its shape is {found}, and the column is {declared.spec}", row=row, column=column)
+        return found
+
+    def value(self, row: int, column: str) -> Any:
+        """A sample's value as Python has it.
+
+        Returns:
+            bytes for image, mask and bytes; str; what JSON says; a read-only numpy array for tensors, a view of the
+            bytes; a numpy scalar for scalar columns.
+
+        Raises:
+            ShardCorruptError, SourceError, SchemaError, IndexError: as `read`.
+        """
+        declared = self._columns.get(column)
+        if declared is not None and declared.kind is Kind.SCALAR:
+            if not 0 <= row < self.rows:
+                raise IndexError(f"row {row} of shard {self.shard} of {self.dataset}, which has {self.rows} rows")
+            return self.scalars(column)[row]
+        view = self.read(row, column)
+        try:
+            match self._columns[column].kind:
+                case Kind.STR:
+                    return str(view, "utf-8")
+                case Kind.JSON:
+                    return json.loads(bytes(view))
+                case Kind.TENSOR:
+                    dtype = np.dtype(self._columns[column].dtype).newbyteorder("<")
+                    return np.frombuffer(view, dtype=dtype).reshape(self.shape(row, column))
+                case _:
+                    return bytes(view)
+        except (ValueError, RecursionError) as error:
+            self._fail(f"its bytes are not of the column's type: {error}", row=row, column=column)
+
+    def close(self) -> None:
+        """Close the file. Calling it again does nothing."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _read_batched(self, column: str, dtype: str) -> list[npt.NDArray[Any]]:
+        places: BatchPlaces = self._footer.batched[column]
+        pieces = []
+        first = 0
+        for start, nbytes, written, rows in zip(
+            places.starts.tolist(),
+            places.nbytes.tolist(),
+            places.checksums.tolist(),
+            self._footer.batch_rows.tolist(),
+            strict=True,
+        ):
+            view = self._file.read(start, nbytes)
+            if (found := sample_checksum(view)) != written:
+                reason = f"its record batch has checksum {found:#018x}, and {written:#018x} was written"
+                self._fail(reason, row=first, column=column)
+            pieces.append(np.frombuffer(view, dtype=dtype))
+            first += rows
+        return pieces
+
+    def _keep(self, column: str, pieces: list[npt.NDArray[Any]], dtype: str) -> npt.NDArray[Any]:
+        values = np.concatenate(pieces) if pieces else np.empty(0, dtype=dtype)
+        values.flags.writeable = False
+        self._batched[column] = values  # two threads may both come here: they keep equal arrays
+        return values
+
+    def _refuse(self, column: str, method: str, other: Kind | None) -> NoReturn:
+        if column not in self._columns:
+            opened = ", ".join(map(repr, self._columns))
+            raise SchemaError(
+                f"column {column!r} was not opened in shard {self.shard} of {self.dataset}; opened: {opened}"
+            )
+        instead = "use scalars() or value()" if other is Kind.SCALAR else "use read() or value()"
+        raise SchemaError(f"column {column!r} is {self._columns[column].spec!r}: {method}() is not for it; {instead}")
+
+    def _fail(self, reason: str, *, row: int | None = None, column: str | None = None) -> NoReturn:
+        place = "" if row is None else f", row {row}, column {column!r}"
+        raise ShardCorruptError(
+            f"shard {self.shard} of {self.dataset}{place}: {reason}; `forebay verify` lists what else is damaged: "
+            f"copy the shard again from where it came",
+            dataset=self.dataset,
+            shard=self.shard,
+            row=row,
+            column=column,
+        )
