@@ -1,0 +1,302 @@
+"""The shards of one data set behind a cache: found, fetched ahead, or read past it.
+
+It brings the plan, the folder and the source together; what goes and what stays is decided in `plan.py`, who may have
+room in `folder.py`.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from forebay.cache.cached_reader import CachedReader
+from forebay.cache.fetch import fetch_shard
+from forebay.cache.folder import CacheFolder, Refusal
+from forebay.cache.lookahead import Lookahead, NextUse, NoPlan
+from forebay.cache.plan import fitting_window
+from forebay.cache.reservation import PART
+from forebay.cache.shard_names import ShardNames
+from forebay.cache.store import new_counts
+from forebay.errors import ClosedError, ShardCorruptError, SourceError
+from forebay.sharding import ShardReader, ShardSpan, StoredDataset
+
+__all__ = ["CachedStore"]
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.002, 0.1
+"""How often to look whether another process's fetch is done: files are all that processes tell each other."""
+ROUNDS = 3
+"""How often a shard may be evicted by others between its arrival and its opening before it is read in place."""
+
+log = logging.getLogger(__name__)
+
+_told: set[tuple[str, str]] = set()  # (fingerprint, subject) of warnings given: a store is opened anew for every epoch
+
+
+class CachedStore:
+    """Conforms to `ShardStore`. Threads, which `follow` starts, fetch ahead in order of first use.
+
+    One lock guards the plan and the counts. It is never held while the folder's lock is waited for, nor during a fetch;
+    the folder's lock is taken first and this one inside it, for the moment of reading the plan. A thread that wants a
+    shard which another thread of the store is fetching waits for that thread; a shard that another process is fetching
+    is looked for as long as its file grows. Nobody waits for room: what does not fit is read past the cache. So there
+    is no cycle of waiting, and a process that was stopped stops nobody else.
+
+    `close` sets the stop event, which ends copies after the current piece and waits for locks at once, wakes all, joins
+    the threads, and waits until fetches of calling threads have given their room back.
+    """
+
+    def __init__(
+        self, folder: CacheFolder, data: StoredDataset, columns: Sequence[str] | None, *, fetch_threads: int
+    ) -> None:
+        self._folder = folder
+        self._data = data
+        self._columns = columns
+        self._fetch_threads = fetch_threads
+        self._condition = threading.Condition()
+        self._stop = threading.Event()
+        self._plan: Lookahead = NoPlan()
+        self._in_hand: dict[int, int] = {}  # shards that a thread of this store is fetching, and which thread
+        self._threads: list[threading.Thread] = []
+        self._failure: BaseException | None = None
+        self._counts = new_counts()
+        self._names = ShardNames(data)
+
+    # -- the loader's side -------------------------------------------------------------------------------------------
+
+    def open_shard(self, shard: int) -> ShardReader:
+        """See `ShardStore.open_shard`."""
+        started = time.monotonic()
+        try:
+            with self._condition:
+                self._check_usable()
+            reader = self._resident(shard)
+            with self._condition:
+                self._counts["hits" if reader is not None else "misses"] += 1
+            return reader or self._fetched(shard) or self._in_place(shard)
+        finally:
+            with self._condition:
+                self._counts["wait_s"] += time.monotonic() - started
+
+    def follow(self, spans: Iterator[ShardSpan], next_use: NextUse) -> None:
+        """See `ShardStore.follow`. Starts the threads at the first call."""
+        plan = Lookahead(spans, next_use, soon=2 * self._fetch_threads)
+        with self._condition:
+            self._check_usable()
+            self._plan = plan
+            while len(self._threads) < self._fetch_threads:
+                thread = threading.Thread(target=self._fetch_ahead, name=f"forebay-fetch-{len(self._threads)}")
+                thread.start()
+                self._threads.append(thread)
+            self._condition.notify_all()
+
+    def advance(self, position: int) -> None:
+        """See `ShardStore.advance`. Never blocks for longer than a lookup."""
+        with self._condition:
+            if self._plan.advance(position):
+                self._condition.notify_all()
+
+    def stats(self) -> dict[str, int | float]:
+        """See `ShardStore.stats`."""
+        with self._condition:
+            return dict(self._counts)
+
+    def close(self) -> None:
+        """See `ShardStore.close`."""
+        with self._condition:
+            self._stop.set()
+            self._condition.notify_all()
+        for thread in self._threads:
+            thread.join()
+        mine = threading.get_ident()  # a signal handler may close what its own thread was fetching through
+        with self._condition:
+            self._condition.wait_for(lambda: all(owner == mine for owner in self._in_hand.values()))
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._stop.is_set()
+
+    def _check_usable(self) -> None:
+        if self._stop.is_set():
+            raise ClosedError(f"a shard of {self._data.name} was wanted after the store was closed")
+        if self._failure is not None:
+            raise self._failure
+
+    # -- three ways to a reader --------------------------------------------------------------------------------------
+
+    def _resident(self, shard: int) -> ShardReader | None:
+        """A reader over the cache's copy; None when there is none, or none worth keeping."""
+        data, folder = self._data, self._folder
+        name = data.shard_name(shard)
+        file = folder.open_shard(data.fingerprint, name, int(data.shard_nbytes[shard]))
+        if file is None:
+            return None
+
+        def give_up_copy(error: ShardCorruptError) -> ShardReader:
+            what = str(error).partition(";")[0]  # not the error itself: a kept log would keep its frames and the map
+            log.warning("the cache's copy %s is damaged and removed, its source is read instead: %s", file.name, what)
+            folder.remove(data.fingerprint, name)
+            return data.open_shard(shard, self._columns)
+
+        try:
+            return CachedReader(data.reader(shard, file, self._columns), give_up_copy)
+        except ShardCorruptError as error:
+            what = str(error).partition(";")[0]
+            log.warning("the cache's copy %s is damaged and removed: %s", file.name, what)
+            folder.remove(data.fingerprint, name)
+            return None
+
+    def _fetched(self, shard: int) -> ShardReader | None:
+        """A reader over a copy that this thread, another or another process fetches now; None: there will be none."""
+        rounds = 0
+        pause_s = FIRST_PAUSE_S
+        while rounds < ROUNDS:
+            with self._condition:
+                self._condition.wait_for(lambda: shard not in self._in_hand or self._stop.is_set())
+                self._check_usable()
+                self._in_hand[shard] = threading.get_ident()
+            try:
+                refusal = self._fetch(shard, keep_until=lambda: self._next_use(shard))
+            finally:
+                self._let_go(shard)
+            if refusal is Refusal.NO_ROOM:
+                self._warn_of_window(shard)
+                return None
+            if refusal is Refusal.STALLED:
+                return None
+            if refusal is Refusal.BUSY:
+                self._stop.wait(pause_s)
+                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+                continue
+            reader = self._resident(shard)
+            if reader is not None:
+                return reader
+            rounds += 1
+        return None
+
+    def _in_place(self, shard: int) -> ShardReader:
+        with self._condition:
+            self._plan.pass_by(shard)
+            self._counts["bypassed"] += 1
+        return self._data.open_shard(shard, self._columns)
+
+    # -- fetching ----------------------------------------------------------------------------------------------------
+
+    def _fetch(self, shard: int, *, keep_until: Callable[[], int]) -> Refusal | None:
+        """Fetch a shard; None when it was fetched, or why it was not.
+
+        Raises:
+            ShardCorruptError, SourceError: as `fetch_shard`.
+            CacheError: the folder cannot be used.
+            ClosedError: the store was closed.
+        """
+        data, nbytes = self._data, int(self._data.shard_nbytes[shard])
+        name = data.shard_name(shard)
+        if nbytes > self._folder.budget:
+            _warn_once(
+                (data.fingerprint, "large"),
+                f"shard {name} of {data.name} has {nbytes} bytes and the cache's budget is {self._folder.budget}: "
+                f"shards like it are read from the source in place; give a larger budget, or write smaller shards",
+            )
+            return Refusal.NO_ROOM
+        if name.endswith(PART):  # it would look unfinished
+            return Refusal.NO_ROOM
+        refusal, evicted = fetch_shard(
+            self._folder, data, shard, keep_until=keep_until, next_uses=self._next_uses, stop=self._stop
+        )
+        with self._condition:
+            self._counts["evicted"] += evicted
+            if refusal is None:
+                self._counts["fetched"] += 1
+                self._counts["fetched_nbytes"] += nbytes
+        return refusal
+
+    def _fetch_ahead(self) -> None:
+        """What the store's threads do. Their end is an error that the next `open_shard` raises, or `close`."""
+        try:
+            while (taken := self._take()) is not None:
+                plan, span, soon = taken
+                refusal, failed = None, False
+                try:
+                    keep = self._next_use if soon else self._last_position
+                    refusal = self._fetch(span.shard, keep_until=functools.partial(keep, span.shard))
+                except SourceError as error:  # not yet wanted: whoever opens the shard tries again, and raises
+                    log.debug("fetching shard %d of %s ahead failed: %s", span.shard, self._data.name, str(error))
+                    failed = True
+                finally:
+                    self._let_go(span.shard)
+                with self._condition:
+                    if failed:
+                        plan.pause()
+                    elif refusal is Refusal.NO_ROOM:
+                        plan.hold(span)
+        except BaseException as error:  # noqa: BLE001 - delivered to whoever opens a shard next
+            with self._condition:
+                if not self._stop.is_set():
+                    self._failure = error
+                    self._condition.notify_all()
+
+    def _take(self) -> tuple[Lookahead, ShardSpan, bool] | None:
+        """Wait for a shard to fetch ahead and take it in hand; None when the store was closed."""
+        with self._condition:
+            while not self._stop.is_set():
+                span = self._plan.take()
+                if span is None:
+                    self._condition.wait()
+                elif span.shard not in self._in_hand:
+                    self._in_hand[span.shard] = threading.get_ident()
+                    return self._plan, span, self._plan.is_soon(span)
+            return None
+
+    def _let_go(self, shard: int) -> None:
+        with self._condition:
+            self._in_hand.pop(shard, None)
+            self._condition.notify_all()
+
+    # -- asking the plan ---------------------------------------------------------------------------------------------
+
+    def _next_use(self, shard: int) -> int:
+        with self._condition:
+            return int(self._plan.next_uses(np.array([shard], np.int64))[0])
+
+    def _last_position(self, _: int) -> int:
+        return self._data.rows - 1
+
+    def _next_uses(self, names: Sequence[str]) -> list[int]:
+        """Next use of shards by name; a file with a name that the data set does not have is used never."""
+        shards = self._names.find(names)
+        known = shards >= 0
+        uses = np.full(len(shards), self._data.rows, np.int64)
+        with self._condition:
+            uses[known] = self._plan.next_uses(shards[known])
+        return uses.tolist()
+
+    def _warn_of_window(self, shard: int) -> None:
+        """Say, once, that there was no room for a shard because the shuffle window does not fit in the budget."""
+        data, budget = self._data, self._folder.budget
+        if data.shard_nbytes[shard] > budget:  # it would not fit if it were alone
+            return
+        with self._condition:
+            if isinstance(self._plan, NoPlan):
+                return
+            in_use = self._plan.next_uses(np.arange(data.num_shards, dtype=np.int64)) <= self._plan.position
+        needed = int(data.shard_nbytes[in_use].sum())
+        if needed > budget:
+            _warn_once(
+                (data.fingerprint, "window"),
+                f"the shuffle window of {data.name} holds {int(in_use.sum())} shards, {needed} bytes, and the cache's "
+                f"budget is {budget}: the shards beyond it are read from the source sample by sample; give "
+                f"window={fitting_window(budget, float(data.shard_nbytes.mean()))}, the largest that fits, or a larger "
+                f"budget",
+            )
+
+
+def _warn_once(about: tuple[str, str], message: str) -> None:
+    if about not in _told:
+        _told.add(about)
+        log.warning("%s", message)

@@ -1,0 +1,38 @@
+"""From file names in the cache back to shards of a data set, without a table of all names."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from forebay.sharding import StoredDataset
+
+__all__ = ["ShardNames"]
+
+
+class ShardNames:
+    """Indices of shards by name, found by bisection (an index's names ascend) and remembered. Thread-safe.
+
+    Memory is in proportion to the names asked for, which are those in the cache: 10^6 names as Python strings would
+    take 100 MB.
+    """
+
+    def __init__(self, data: StoredDataset) -> None:
+        self._data = data
+        self._found: dict[str, int] = {}
+
+    def find(self, names: Sequence[str]) -> npt.NDArray[np.int64]:
+        """(N,) index of each name's shard; -1 for a name that the data set does not have."""
+        return np.array([self._find(name) for name in names], np.int64)
+
+    def _find(self, name: str) -> int:
+        shard = self._found.get(name)
+        if shard is None:
+            shards = range(self._data.num_shards)
+            place = bisect.bisect_left(shards, name.encode(), key=lambda i: self._data.shard_name(i).encode())
+            shard = place if place < len(shards) and self._data.shard_name(place) == name else -1
+            self._found[name] = shard
+        return shard

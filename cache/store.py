@@ -1,0 +1,100 @@
+"""What the loader reads shards from: the protocol, and the store that reads data where it lies.
+
+A store makes the bytes of a shard readable; which shard and when is the loader's affair.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from forebay.cache.lookahead import NextUse
+from forebay.errors import ClosedError
+from forebay.sharding import ShardReader, ShardSpan, StoredDataset
+
+__all__ = ["InPlaceStore", "ShardStore", "new_counts"]
+
+
+class ShardStore(Protocol):
+    """Shards of one data set, readable. Thread-safe; belongs to the process that made it, not to a forked child."""
+
+    def open_shard(self, shard: int) -> ShardReader:
+        """Open a shard; blocks until its bytes can be read. The caller closes the reader, which outlives the store.
+
+        Raises:
+            ShardCorruptError: its bytes are not those that were written.
+            SourceError: they cannot be read.
+            CacheError: the cache folder cannot be used.
+            ClosedError: the store was closed, before or meanwhile.
+        """
+
+    def follow(self, spans: Iterator[ShardSpan], next_use: NextUse) -> None:
+        """Take the plan of an epoch, in place of the former one.
+
+        Args:
+            spans: shards in order of first use, from the position where reading begins; taken lazily, by other threads.
+            next_use: of the same order; called by other threads.
+        """
+
+    def advance(self, position: int) -> None:
+        """The loader has read up to `position`: shards used only before it are not needed in this epoch."""
+
+    def stats(self) -> dict[str, int | float]:
+        """Counts since the store was opened.
+
+        `hits`: openings that found the shard on this machine at once; `misses`: the others; `bypassed`: those of the
+        misses that were read from the source in place; `fetched`, `fetched_nbytes`: shards copied here, ahead or on
+        demand; `evicted`: shards that made room for them; `wait_s`: seconds that `open_shard` took, over all threads.
+        """
+
+    def close(self) -> None:
+        """Wake whoever waits, with `ClosedError`; stop and join the store's threads. Calling it again does nothing."""
+
+
+def new_counts() -> dict[str, int | float]:
+    """What `ShardStore.stats` counts, at zero."""
+    return {
+        "hits": 0,
+        "misses": 0,
+        "bypassed": 0,
+        "fetched": 0,
+        "fetched_nbytes": 0,
+        "evicted": 0,
+        "wait_s": 0.0,
+    }
+
+
+class InPlaceStore:
+    """A data set on a local disk, read where it lies by `pread`: no thread, no plan, and every opening is a hit."""
+
+    def __init__(self, data: StoredDataset, columns: Sequence[str] | None = None) -> None:
+        self._data = data
+        self._columns = columns
+        self._counts = new_counts()
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def open_shard(self, shard: int) -> ShardReader:
+        """See `ShardStore.open_shard`."""
+        with self._lock:
+            if self._closed:
+                raise ClosedError(f"a shard of {self._data.name} was opened after the store was closed")
+            self._counts["hits"] += 1
+        return self._data.open_shard(shard, self._columns)
+
+    def follow(self, spans: Iterator[ShardSpan], next_use: NextUse) -> None:
+        """Nothing to plan: the bytes are here."""
+
+    def advance(self, position: int) -> None:
+        """Nothing to free."""
+
+    def stats(self) -> dict[str, int | float]:
+        """See `ShardStore.stats`."""
+        with self._lock:
+            return dict(self._counts)
+
+    def close(self) -> None:
+        """See `ShardStore.close`."""
+        with self._lock:
+            self._closed = True
