@@ -20,6 +20,7 @@ from forebay.sharding.verify import Problem, verify_dataset
 from forebay.sharding.writer import ShardWriter
 
 __all__ = [
+    "READ_NBYTES",
     "Column",
     "EpochOrder",
     "FolderSource",
@@ -29,7 +30,6 @@ __all__ = [
     "LocalFile",
     "MappedFile",
     "Problem",
-    "READ_NBYTES",
     "Schema",
     "ShardReader",
     "ShardSpan",

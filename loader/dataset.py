@@ -1,0 +1,180 @@
+"""A data set of shards, as a torch data set: what it holds, what is made of each sample, and samples by index."""
+
+from __future__ import annotations
+
+import operator
+import os
+import threading
+from collections.abc import Sequence
+from typing import Any, Literal, cast, overload
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+
+from forebay.cache import CacheConfig, ShardStore, open_store
+from forebay.errors import ConfigError
+from forebay.loader.decode import MAX_PIXELS
+from forebay.loader.outputs import Transforms, compile_outputs
+from forebay.loader.readers import ReaderPool
+from forebay.loader.samples import INDEX, VALID, SampleMaker, StageFailed
+from forebay.sharding import Schema, Source, StoredDataset, open_dataset
+
+__all__ = ["ShardDataset"]
+
+
+class ShardDataset(Dataset[dict[str, Any]]):
+    """A folder of shards, as `forebay shard` or `ShardWriter` wrote it.
+
+    Give it to `forebay.DataLoader`, which reads ahead, shuffles and resumes. It also is a map-style data set: `len`,
+    `dataset[i]`, `dataset[[i, j]]`, and works in torch's own DataLoader.
+
+    Args:
+        path: the folder, or an opened `Source`.
+        cache: where to keep shards on this machine, `"/nvme/forebay:200GB"` or a `CacheConfig`; None reads them where
+            they lie, which is right for a local disk.
+        transforms: what makes each output, by output name: `{"image": [T.RandomResizedCrop(224)]}`;
+            `{"view1": T.From("image", [...])}` names the column; `{("image", "mask"): [...]}` draws geometry once for
+            both. Columns that are not mentioned become outputs as they are: images uint8 (3, H, W).
+        columns: read only these columns; None reads all. `"__index__"` (the sample's index, int64) and `"__valid__"`
+            (bool) may be added.
+        orientation: "apply" turns images upright by their EXIF orientation; "ignore" leaves them as they are stored.
+        max_pixels: an image that claims more pixels is a bad sample (a decompression bomb), before it is decoded.
+
+    Raises:
+        ManifestError: no finished data set lies there.
+        SchemaError: a column that does not exist.
+        ConfigError: a transform or setting that cannot work.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | Source,
+        *,
+        cache: str | CacheConfig | None = None,
+        transforms: Transforms | None = None,
+        columns: Sequence[str] | None = None,
+        orientation: Literal["apply", "ignore"] = "apply",
+        max_pixels: int = MAX_PIXELS,
+    ) -> None:
+        if orientation not in ("apply", "ignore"):
+            raise ConfigError(f'orientation={orientation!r}; give "apply" or "ignore"')
+        if max_pixels <= 0:
+            raise ConfigError(f"max_pixels={max_pixels}; give a positive number of pixels, by default {MAX_PIXELS}")
+        if isinstance(columns, str):
+            raise ConfigError(f"columns={columns!r} is one name; give a list: columns=[{columns!r}]")
+        self.data: StoredDataset = open_dataset(path)
+        self.cache = CacheConfig.parse(cache) if isinstance(cache, str) else cache
+        self.transforms = transforms
+        self.columns = columns
+        self.virtual = tuple(name for name in columns or () if name in (INDEX, VALID))
+        real = None if columns is None else [name for name in columns if name not in self.virtual]
+        programs = compile_outputs(self.data.schema, real, transforms)
+        self.maker = SampleMaker(self.data.schema, programs, orientation=orientation, max_pixels=max_pixels)
+        self._epoch, self._seed = 0, 0
+        self._local = _MapStyleReader(self)
+
+    @property
+    def schema(self) -> Schema:
+        """Names and kinds of the columns."""
+        return self.data.schema
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the content: equal for equal data, wherever it lies."""
+        return self.data.fingerprint
+
+    def open_store(self) -> ShardStore:
+        """The way to this data set's shards, through its cache when it has one. Whoever opens it closes it."""
+        return open_store(self.data, self.cache, self.maker.columns)
+
+    def set_epoch(self, epoch: int, *, seed: int = 0) -> None:
+        """Choose the draws of `dataset[i]`. `forebay.DataLoader` has its own epoch and seed and ignores this."""
+        self._epoch, self._seed = epoch, seed
+
+    def close(self) -> None:
+        """Close the shards that `dataset[i]` opened. The data set can be used again."""
+        self._local.close()
+
+    def __len__(self) -> int:
+        return self.data.rows
+
+    @overload
+    def __getitem__(self, index: Sequence[int]) -> list[dict[str, Any]]: ...
+    @overload
+    def __getitem__(self, index: int) -> dict[str, Any]: ...
+    def __getitem__(self, index: int | Sequence[int]) -> dict[str, Any] | list[dict[str, Any]]:
+        if np.ndim(index):
+            return self.__getitems__([operator.index(i) for i in cast("Sequence[int]", index)])
+        return self.__getitems__([operator.index(cast("int", index))])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
+        """The samples at `indices`, in that order; torch's DataLoader asks for a whole batch this way."""
+        rows = len(self)
+        for index in indices:
+            if not -rows <= index < rows:
+                raise IndexError(f"sample {index} of {self.data.name}, which has {rows}")
+        places = np.array([index % rows for index in indices], dtype=np.int64)
+        return self._local.samples(places, seed=self._seed, epoch=self._epoch)
+
+    def __repr__(self) -> str:
+        return f"ShardDataset({self.data.name!r}, {len(self):,} samples, columns {list(self.maker.columns)})"
+
+
+class _MapStyleReader:
+    """Samples by index: opens the store when first asked, and anew in each process that it is copied to."""
+
+    def __init__(self, dataset: ShardDataset) -> None:
+        self._dataset = dataset
+        self._lock = threading.Lock()
+        self._opened: tuple[int, ShardStore, ReaderPool] | None = None
+
+    def samples(self, indices: np.ndarray[Any, np.dtype[np.int64]], *, seed: int, epoch: int) -> list[dict[str, Any]]:
+        dataset = self._dataset
+        maker, data = dataset.maker, dataset.data
+        pool = self._pool()
+        shards, rows = data.find(indices)
+        zeros = np.zeros(len(indices), np.int64)
+        draws = [program.draw(seed=seed, epoch=epoch, indices=indices, occurrences=zeros) for program in maker.programs]
+        nowhere = [tuple(None for _ in program.names) for program in maker.programs]
+        samples = []
+        for i, (shard, row) in enumerate(zip(shards.tolist(), rows.tolist(), strict=True)):
+            try:
+                made = maker.make(pool.read(shard, row), draws, i, nowhere)
+            except StageFailed as failed:
+                raise failed.at(dataset=data.name, shard=data.shard_name(shard), row=row) from failed.__cause__
+            sample = {
+                name: torch.from_numpy(np.array(value)) if isinstance(value, np.generic) else value
+                for program, values in zip(maker.programs, made, strict=True)
+                for name, value in zip(program.names, values, strict=True)
+            }
+            if INDEX in dataset.virtual:
+                sample[INDEX] = torch.tensor(indices[i])
+            if VALID in dataset.virtual:
+                sample[VALID] = torch.tensor(True)
+            samples.append(sample)
+        return samples
+
+    def _pool(self) -> ReaderPool:
+        with self._lock:
+            if self._opened is None or self._opened[0] != os.getpid():
+                store = self._dataset.open_store()
+                self._opened = (
+                    os.getpid(),
+                    store,
+                    ReaderPool(store, self._dataset.schema, self._dataset.maker.columns),
+                )
+            return self._opened[2]
+
+    def close(self) -> None:
+        with self._lock:
+            opened, self._opened = self._opened, None
+        if opened is not None and opened[0] == os.getpid():
+            opened[1].close()
+            opened[2].close()
+
+    def __getstate__(self) -> ShardDataset:
+        return self._dataset
+
+    def __setstate__(self, dataset: ShardDataset) -> None:
+        self.__init__(dataset)  # type: ignore[misc]  # a copy in another process starts closed

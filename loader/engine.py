@@ -1,0 +1,376 @@
+"""The engine for shards: reads, decodes and collates the batches of one pass over an epoch, ahead of the training loop.
+
+    order ─ read ──(work)── decode × N ──(finished)── collate ──(ready)── next()
+              └────────(in flight: batches and bytes, returned by collate)────┘
+
+One thread reads bytes, N decode straight into the batch's slot, one puts batches back into order. Every hand-over is
+bounded, every error travels with its batch and is raised in its turn, and `close` wakes and joins everybody: it
+abandons the channels, closes the store (a reader that waits for a fetch returns), joins, then frees.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from forebay.cache import ShardStore
+from forebay.errors import SampleError
+from forebay.loader.bad_samples import REPLACEMENT_TRIES, replacement_rows
+from forebay.loader.batches import BatchGrid
+from forebay.loader.channel import Channel, ChannelClosed, ChannelEnd
+from forebay.loader.device import DeviceCopy
+from forebay.loader.outputs import Draws
+from forebay.loader.randomness import DrawKey, generator
+from forebay.loader.readers import ReaderPool
+from forebay.loader.samples import INDEX, VALID, SampleMaker, StageFailed, collate
+from forebay.loader.slots import SlotPool
+from forebay.loader.stats import Meter
+from forebay.loader.transforms import BatchTransform
+from forebay.sharding import EpochOrder, StoredDataset
+
+__all__ = ["Delivery", "EngineSettings", "ShardEngine"]
+
+CHUNK = 4
+"""Samples that a decode thread takes at a time: few, so that one slow sample holds up no others."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EngineSettings:
+    """All that fixes what one pass delivers, and with how much memory and how many threads."""
+
+    data: StoredDataset
+    maker: SampleMaker
+    virtual: tuple[str, ...]
+    """Which of `__index__` and `__valid__` the user wants."""
+    order: EpochOrder
+    grid: BatchGrid
+    rank: int
+    world_size: int
+    seed: int
+    epoch: int
+    threads: int
+    """Decode threads."""
+    prefetch: int
+    """Batches in the making or ready, the one in the user's hands not counted."""
+    prefetch_nbytes: int
+    """Bytes that these may take together; one batch always fits."""
+    on_error: Literal["raise", "skip"]
+    batch_transforms: tuple[BatchTransform, ...]
+    pin_memory: bool
+    device: torch.device | None
+
+
+@dataclass(slots=True)
+class Delivery:
+    """A batch for the training loop, with what is to be said about it."""
+
+    batch: dict[str, Any]
+    samples: int
+    bad: list[SampleError]
+    copied: torch.cuda.Event | None = None
+
+
+class _Batch:
+    """A batch in the making. Decode threads write disjoint places of it; the last one out hands it on."""
+
+    __slots__ = (
+        "bad",
+        "chunks_left",
+        "draws",
+        "failures",
+        "indices",
+        "made",
+        "number",
+        "raw",
+        "rows",
+        "shards",
+        "slots",
+        "start",
+        "valid",
+    )
+
+    def __init__(self, number: int, start: int) -> None:
+        self.number = number
+        self.start = start
+        self.shards: list[int] = []
+        self.rows: list[int] = []
+        self.indices: npt.NDArray[np.int64] = np.empty(0, np.int64)
+        self.valid: npt.NDArray[np.bool_] = np.empty(0, np.bool_)
+        self.raw: list[dict[str, Any] | None] = []
+        self.draws: list[Draws] = []
+        self.slots: list[tuple[Tensor | None, ...]] = []
+        self.made: list[list[tuple[Any, ...]]] = []
+        self.bad: dict[int, SampleError] = {}
+        self.failures: dict[int, BaseException] = {}
+        self.chunks_left = 0
+
+    def fail(self, place: int, error: BaseException) -> None:
+        self.failures[place] = error
+
+    def failure(self) -> BaseException | None:
+        """The failure of the earliest sample, whichever thread was first."""
+        return self.failures[min(self.failures)] if self.failures else None
+
+
+class ShardEngine:
+    """One pass. Started by the constructor; `next` from one thread, `close` from any, any number of times."""
+
+    def __init__(self, settings: EngineSettings, store: ShardStore, meter: Meter) -> None:
+        self._settings = settings
+        self._store = store
+        self._meter = meter
+        self._pool = ReaderPool(store, settings.data.schema, settings.maker.columns)
+        self._slots = SlotPool(pin_memory=settings.pin_memory, idle_limit=settings.prefetch + 2)
+        self._copy = DeviceCopy(settings.device) if settings.device is not None else None
+        self._in_flight: Channel[None] = Channel(capacity=settings.prefetch, capacity_nbytes=settings.prefetch_nbytes)
+        self._work: Channel[tuple[_Batch, int, int]] = Channel(capacity=1 << 30)
+        self._finished: Channel[_Batch] = Channel(capacity=1 << 30)
+        self._ready: Channel[Delivery] = Channel(capacity=1)
+        names = [type(transform).__name__ for transform in settings.batch_transforms]
+        self._batch_keys = [f"{name}#{names[:k].count(name)}" for k, name in enumerate(names)]
+        self._lock = threading.Lock()
+        self._batch_nbytes = 0
+        self._closed = False
+        self._threads = [threading.Thread(target=self._read, name="forebay-read")]
+        self._threads += [
+            threading.Thread(target=self._decode, name=f"forebay-decode-{i}") for i in range(settings.threads)
+        ]
+        self._threads.append(threading.Thread(target=self._collate, name="forebay-collate"))
+        _live.add(self)
+        store.follow(settings.order.spans(settings.grid.start), settings.order.next_use)
+        for thread in self._threads:
+            thread.start()
+
+    def next(self, timeout_s: float | None) -> Delivery:
+        """The next batch, in order.
+
+        Raises:
+            ChannelEnd: there is none.
+            TimeoutError: none came within `timeout_s` seconds.
+            BaseException: what went wrong with this batch.
+        """
+        delivery = self._ready.get(timeout_s)
+        if self._copy is not None and delivery.copied is not None:
+            self._copy.finish(delivery.batch, delivery.copied)
+        return delivery
+
+    def close(self) -> None:
+        """Stop, wake, join, free. Prompt: at most one sample a thread is finished first."""
+        self.measure()
+        with self._lock:
+            first, self._closed = not self._closed, True
+        for channel in (self._in_flight, self._work, self._finished, self._ready):
+            channel.abandon()
+        if first:
+            self._store.close()
+        for thread in self._threads:
+            if thread is not threading.current_thread() and thread.ident is not None:
+                thread.join()
+        if first:
+            self._pool.close()
+            self._slots.close()
+        _live.discard(self)
+
+    def measure(self) -> None:
+        """Bring the meter's counts of bytes and of the store up to now."""
+        with self._lock:
+            if not self._closed:
+                self._meter.store = self._store.stats()
+                self._meter.read_nbytes += self._pool.take_read_nbytes()
+
+    # -- read: positions in, raw bytes out ---------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        grid = self._settings.grid
+        try:
+            for number in range(len(grid)):
+                self._in_flight.put(None, self._batch_nbytes)
+                batch = _Batch(number, grid.bounds(number)[0])
+                try:
+                    self._fill(batch)
+                except Exception as error:  # noqa: BLE001 - delivered in the batch's turn
+                    batch.fail(-1, error)
+                    self._finished.put(batch)
+                    return
+                samples = len(batch.rows)
+                batch.chunks_left = -(-samples // CHUNK)
+                for low in range(0, samples, CHUNK):
+                    self._work.put((batch, low, min(low + CHUNK, samples)))
+        except ChannelClosed:
+            pass
+        finally:
+            self._work.finish()
+
+    def _fill(self, batch: _Batch) -> None:
+        s = self._settings
+        positions, batch.valid = s.grid.rank_positions(batch.number, rank=s.rank, world_size=s.world_size)
+        with self._meter.read.work(len(positions)):
+            shards, rows = s.order.locate(positions)
+            self._store.advance(int(positions[0]))
+            batch.shards, batch.rows = shards.tolist(), rows.tolist()
+            batch.indices = s.data.shard_starts[shards] + rows
+            batch.raw = [self._pool.read(shard, row) for shard, row in zip(batch.shards, batch.rows, strict=True)]
+            occurrences = np.where(batch.valid, 0, 1).astype(np.int64)
+            batch.draws = [
+                program.draw(seed=s.seed, epoch=s.epoch, indices=batch.indices, occurrences=occurrences)
+                for program in s.maker.programs
+            ]
+        batch.slots = [
+            tuple(None if spec is None else self._slots.take(len(positions), spec) for spec in program.specs)
+            for program in s.maker.programs
+        ]
+        batch.made = [[()] * len(positions) for _ in s.maker.programs]
+
+    # -- decode: raw bytes in, samples in the batch's slot out -------------------------------------------------------
+
+    def _decode(self) -> None:
+        torch.set_num_threads(1)
+        try:
+            for batch, low, high in self._work:
+                with self._meter.decode.work(high - low):
+                    for i in range(low, high):
+                        try:
+                            self._make(batch, i)
+                        except Exception as error:  # noqa: BLE001 - delivered in the batch's turn
+                            batch.fail(i, error)
+                with self._lock:
+                    batch.chunks_left -= 1
+                    last = batch.chunks_left == 0
+                if last:
+                    self._finished.put(batch)
+        except ChannelClosed:
+            pass
+
+    def _make(self, batch: _Batch, i: int) -> None:
+        raw = batch.raw[i]
+        assert raw is not None
+        batch.raw[i] = None
+        try:
+            self._make_from(raw, batch, i)
+        except StageFailed as failed:
+            name = self._settings.data.shard_name(batch.shards[i])
+            error = failed.at(dataset=self._settings.data.name, shard=name, row=batch.rows[i])
+            if self._settings.on_error == "raise":
+                raise error from failed.__cause__
+            self._replace(batch, i, error)
+
+    def _make_from(self, raw: dict[str, Any], batch: _Batch, i: int) -> None:
+        out = [tuple(None if slot is None else slot[i] for slot in slots) for slots in batch.slots]
+        for made, values in zip(batch.made, self._settings.maker.make(raw, batch.draws, i, out), strict=True):
+            made[i] = values
+
+    def _replace(self, batch: _Batch, i: int, error: SampleError) -> None:
+        """Fill the place of a bad sample from its shard; the numbers drawn for the place stay as they are."""
+        s, shard = self._settings, batch.shards[i]
+        rows = int(s.data.shard_rows[shard])
+        for row in replacement_rows(seed=s.seed, epoch=s.epoch, index=int(batch.indices[i]), rows=rows):
+            try:
+                self._make_from(self._pool.read(shard, row), batch, i)
+            except StageFailed:
+                continue
+            batch.rows[i] = row
+            batch.indices[i] = s.data.shard_starts[shard] + row
+            batch.valid[i] = False
+            batch.bad[i] = error
+            return
+        raise SampleError(
+            f"{error.dataset}: shard {error.shard}: row {error.row} is bad, and so were {REPLACEMENT_TRIES} rows "
+            "drawn to fill its place: the shard is refused; write it again from its source. "
+            f"The first reason: {error.reason}",
+            dataset=error.dataset,
+            shard=error.shard,
+            row=error.row,
+            stage=error.stage,
+            reason=error.reason,
+        )
+
+    # -- collate: whole batches, in order ----------------------------------------------------------------------------
+
+    def _collate(self) -> None:
+        torch.set_num_threads(1)
+        pending: dict[int, _Batch] = {}
+        error: BaseException | None = None
+        try:
+            for number in range(len(self._settings.grid)):
+                while number not in pending:
+                    batch = self._finished.get()
+                    pending[batch.number] = batch
+                batch = pending.pop(number)
+                error = batch.failure()
+                if error is not None:
+                    break
+                self._ready.put(self._assemble(batch))
+                self._in_flight.get()
+        except (ChannelClosed, ChannelEnd):
+            return
+        except BaseException as raised:  # noqa: BLE001 - raised in the training loop, after what came before
+            error = raised
+        self._ready.finish(error)
+
+    def _assemble(self, batch: _Batch) -> Delivery:
+        s = self._settings
+        with self._meter.collate.work(len(batch.rows)):
+            places = _Places(s.data, batch)
+            outputs: dict[str, Any] = {}
+            nbytes = 0
+            for program, slots, made in zip(s.maker.programs, batch.slots, batch.made, strict=True):
+                for k, name in enumerate(program.names):
+                    slot = slots[k]
+                    if slot is None:
+                        slot = collate(name, [values[k] for values in made], places, ragged=program.ragged[k])
+                    outputs[name] = slot
+            if INDEX in s.virtual:
+                outputs[INDEX] = torch.from_numpy(batch.indices)
+            if VALID in s.virtual:
+                outputs[VALID] = torch.from_numpy(batch.valid)
+            for key, transform in zip(self._batch_keys, s.batch_transforms, strict=True):
+                rng = generator(DrawKey(s.seed, "forebay.batch", key, s.epoch), index=batch.start, occurrence=s.rank)
+                outputs = transform(outputs, rng, s.data.schema)
+            if s.pin_memory:
+                outputs = {
+                    k: v.pin_memory() if isinstance(v, Tensor) and not v.is_pinned() else v for k, v in outputs.items()
+                }
+            nbytes = sum(value.nbytes for value in outputs.values() if isinstance(value, Tensor))
+            self._batch_nbytes = max(self._batch_nbytes, nbytes)
+            copied = None
+            if self._copy is not None:
+                outputs, copied = self._copy.start(outputs)
+        bad = [batch.bad[i] for i in sorted(batch.bad)]
+        return Delivery(batch=outputs, samples=len(batch.rows), bad=bad, copied=copied)
+
+
+class _Places(Sequence[str]):
+    """Names of samples, spelt out only when an error needs one."""
+
+    def __init__(self, data: StoredDataset, batch: _Batch) -> None:
+        self._data, self._batch = data, batch
+
+    def __len__(self) -> int:
+        return len(self._batch.rows)
+
+    def __getitem__(self, i: Any) -> Any:
+        return f"shard {self._data.shard_name(self._batch.shards[i])}, row {self._batch.rows[i]}"
+
+
+_live: weakref.WeakSet[ShardEngine] = weakref.WeakSet()
+
+
+def _close_all() -> None:
+    """Close what a script left open, before the interpreter waits for its threads.
+
+    Threads that are not daemons are joined at exit, ahead of `atexit`; a loader abandoned in mid-epoch by a script that
+    ends would keep the process alive for ever. `concurrent.futures` uses the same hook for the same reason.
+    """
+    for engine in list(_live):
+        engine.close()
+
+
+threading._register_atexit(_close_all)  # type: ignore[attr-defined]  # in no stub; a test asserts that it exists

@@ -1,0 +1,113 @@
+"""Random numbers that belong to a sample: Philox4x64-10, a function of counter and key, drawn for a batch at once.
+
+J. K. Salmon, M. A. Moraes, R. O. Dror, D. E. Shaw: *Parallel Random Numbers: As Easy as 1, 2, 3*, SC 2011.
+Key: (seed, hash of the output's name). Counter: (number of the draw, hash of the transform's name and occurrence in its
+list, sample index and occurrence, epoch). So adding a transform leaves the others' draws alone, two outputs of one
+column differ, and no draw depends on a thread, a rank or a batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+__all__ = ["DrawKey", "generator", "hash_name", "philox4x64", "uniforms"]
+
+Words = npt.NDArray[np.uint64]
+
+_MULTIPLIERS = (0xD2E7470EE14C6C93, 0xCA5A826395121157)
+_WEYL = (0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B)
+_MASK = (1 << 64) - 1
+_ROUNDS = 10
+_LOW = np.uint64(0xFFFFFFFF)
+_HALF = np.uint64(32)
+OCCURRENCE_BITS = 48
+"""The sample's index takes the low 48 bits of its counter word, its occurrence in the epoch the high 16."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrawKey:
+    """Which stream of numbers: everything of key and counter but the sample."""
+
+    seed: int
+    output: str
+    transform: str
+    """Name and occurrence in the list, such as `RandomResizedCrop#0`."""
+    epoch: int
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """The two words of the key."""
+        return self.seed, hash_name(self.output)
+
+
+def hash_name(name: str) -> int:
+    """xxh3-64 of a name in UTF-8."""
+    return xxhash.xxh3_64_intdigest(name.encode("utf-8"))
+
+
+def philox4x64(counter: Words, key: tuple[int, int]) -> Words:
+    """Philox4x64-10, for many counters at once.
+
+    Args:
+        counter: uint64 (..., 4), lowest word first.
+        key: two integers below 2**64.
+
+    Returns:
+        uint64 (..., 4), as Random123 orders them.
+    """
+    x0, x1, x2, x3 = (np.ascontiguousarray(column) for column in counter.reshape(-1, 4).T)
+    k0, k1 = key
+    for _ in range(_ROUNDS):
+        high0, low0 = _multiply(_MULTIPLIERS[0], x0)
+        high1, low1 = _multiply(_MULTIPLIERS[1], x2)
+        x0, x1, x2, x3 = high1 ^ x1 ^ np.uint64(k0), low1, high0 ^ x3 ^ np.uint64(k1), low0
+        k0, k1 = (k0 + _WEYL[0]) & _MASK, (k1 + _WEYL[1]) & _MASK
+    return np.stack((x0, x1, x2, x3), axis=-1).reshape(counter.shape)
+
+
+def _multiply(a: int, b: Words) -> tuple[Words, Words]:
+    """High and low 64 bits of a * b, by halves: numpy has no 128-bit product."""
+    a_low, a_high = np.uint64(a & 0xFFFFFFFF), np.uint64(a >> 32)
+    b_low, b_high = b & _LOW, b >> _HALF
+    cross = a_high * b_low + ((a_low * b_low) >> _HALF)
+    other = a_low * b_high + (cross & _LOW)
+    high = a_high * b_high + (cross >> _HALF) + (other >> _HALF)
+    return high, np.uint64(a) * b
+
+
+def uniforms(
+    key: DrawKey, indices: npt.NDArray[np.int64], occurrences: npt.NDArray[np.int64], count: int
+) -> npt.NDArray[np.float64]:
+    """Uniform numbers in [0, 1), 53 bits each.
+
+    Args:
+        key: the stream.
+        indices: int64 (B,) of the samples in the data set.
+        occurrences: int64 (B,) of each sample in the epoch, 0 the first time.
+        count: numbers a sample.
+
+    Returns:
+        float64 (B, count).
+    """
+    blocks = -(-count // 4)
+    counter = np.empty((len(indices), blocks, 4), dtype=np.uint64)
+    counter[:, :, 0] = np.arange(blocks, dtype=np.uint64)
+    counter[:, :, 1] = hash_name(key.transform)
+    counter[:, :, 2] = (indices.astype(np.uint64) | (occurrences.astype(np.uint64) << np.uint64(OCCURRENCE_BITS)))[
+        :, None
+    ]
+    counter[:, :, 3] = key.epoch
+    words = philox4x64(counter, key.key).reshape(len(indices), 4 * blocks)[:, :count]
+    return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def generator(key: DrawKey, *, index: int, occurrence: int) -> np.random.Generator:
+    """Numpy's generator on the same stream, for a callable that draws what it likes for one sample."""
+    counter = [0, hash_name(key.transform), index | occurrence << OCCURRENCE_BITS, key.epoch]
+    return np.random.Generator(
+        np.random.Philox(counter=np.array(counter, dtype=np.uint64), key=np.array(key.key, dtype=np.uint64))
+    )

@@ -1,0 +1,72 @@
+"""Open shards, least recently used closed first, and the raw values of samples read from them."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+from forebay.cache import ShardStore
+from forebay.sharding import Kind, Schema, ShardReader
+
+__all__ = ["OPEN_SHARDS", "ReaderPool"]
+
+OPEN_SHARDS = 192
+"""Shards kept open at once: a window of 128 and what comes next, within the usual limit of 1,024 open files."""
+
+
+class ReaderPool:
+    """Raw values of samples, from shards that stay open while they are in use. Thread-safe; one reads at a time."""
+
+    def __init__(self, store: ShardStore, schema: Schema, columns: Sequence[str]) -> None:
+        self._read_nbytes = 0
+        self._store = store
+        self._scalar = {name: schema[name].kind is Kind.SCALAR for name in columns}
+        self._tensor = {name: schema[name].kind is Kind.TENSOR for name in columns}
+        self._open: OrderedDict[int, ShardReader] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def read(self, shard: int, row: int) -> dict[str, Any]:
+        """One sample, undecoded: a numpy scalar for scalar columns, an array for tensors, else a memoryview of bytes.
+
+        Raises:
+            ShardCorruptError: the bytes differ from what was written; names data set, shard, row and column.
+            SourceError: the bytes cannot be read.
+        """
+        with self._lock:
+            reader = self._reader(shard)
+            raw: dict[str, Any] = {}
+            for name, scalar in self._scalar.items():
+                if scalar:
+                    raw[name] = reader.scalars(name)[row]
+                elif self._tensor[name]:
+                    raw[name] = reader.value(row, name)
+                else:
+                    view = reader.read(row, name)
+                    self._read_nbytes += len(view)
+                    raw[name] = view
+            return raw
+
+    def _reader(self, shard: int) -> ShardReader:
+        reader = self._open.get(shard)
+        if reader is not None:
+            self._open.move_to_end(shard)
+            return reader
+        while len(self._open) >= OPEN_SHARDS:
+            self._open.popitem(last=False)[1].close()
+        reader = self._store.open_shard(shard)
+        self._open[shard] = reader
+        return reader
+
+    def take_read_nbytes(self) -> int:
+        """Bytes of placed columns read since the last call."""
+        with self._lock:
+            nbytes, self._read_nbytes = self._read_nbytes, 0
+            return nbytes
+
+    def close(self) -> None:
+        """Close every shard. Calling it again does nothing."""
+        with self._lock:
+            while self._open:
+                self._open.popitem()[1].close()

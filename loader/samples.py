@@ -1,0 +1,144 @@
+"""From the raw values of one sample to its outputs, and from the outputs of many to a batch. Knows no threads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from forebay.errors import SampleError, ShapeError, SourceError
+from forebay.loader.decode import Orientation, decode_image, decode_mask
+from forebay.loader.outputs import Draws, OutputProgram
+from forebay.sharding import Column, Kind, Schema
+
+__all__ = ["INDEX", "VALID", "Place", "SampleMaker", "collate"]
+
+INDEX = "__index__"
+"""Virtual column: the sample's index in the data set, int64; of the sample that fills the place of a bad one."""
+VALID = "__valid__"
+"""Virtual column: bool, false where a sample fills the place of a bad one or pads a short batch."""
+
+Outputs = list[tuple[Any, ...]]
+"""Per program, the values of its outputs."""
+Place = tuple[int, int]
+"""Shard and row."""
+
+
+class SampleMaker:
+    """Decodes the columns of a sample, each once, and runs the output programs on them. Thread-safe: it keeps nothing.
+
+    Args:
+        schema: of the data set.
+        programs: what makes each output.
+        orientation: "apply" turns images upright by their EXIF orientation, "ignore" leaves them as stored.
+        max_pixels: images that claim more are bad samples, before anything is decoded.
+    """
+
+    def __init__(
+        self, schema: Schema, programs: Sequence[OutputProgram], *, orientation: Orientation, max_pixels: int
+    ) -> None:
+        self.programs = tuple(programs)
+        self.columns: tuple[str, ...] = tuple(dict.fromkeys(name for p in programs for name in p.columns))
+        self._schema_columns = {name: schema[name] for name in self.columns}
+        self._orientation = orientation
+        self._max_pixels = max_pixels
+
+    def make(
+        self, raw: dict[str, Any], draws: Sequence[Draws], i: int, out: Sequence[tuple[Tensor | None, ...]]
+    ) -> Outputs:
+        """Make sample `i` of the batch that `draws` and the slots `out` belong to.
+
+        Raises:
+            _StageError: the bytes do not decode or a transform raised; says which.
+        """
+        stage = "decode"
+        try:
+            decoded = {name: self._decode(column, raw[name]) for name, column in self._schema_columns.items()}
+            stage = "transform"
+            return [
+                program.apply(tuple(decoded[name] for name in program.columns), drawn, i, slot)
+                for program, drawn, slot in zip(self.programs, draws, out, strict=True)
+            ]
+        except (SourceError, MemoryError):
+            raise
+        except Exception as error:  # what a decoder or the user's transform raises is the sample's fault
+            error.add_note(f"forebay stage: {stage}")
+            raise StageFailed(stage) from error
+
+    def _decode(self, column: Column, raw: Any) -> Any:
+        match column.kind:
+            case Kind.IMAGE:
+                return decode_image(raw, max_pixels=self._max_pixels, orientation=self._orientation)
+            case Kind.MASK:
+                return decode_mask(raw, max_pixels=self._max_pixels, orientation=self._orientation)
+            case Kind.STR:
+                return str(raw, "utf-8")
+            case Kind.BYTES:
+                return bytes(raw)
+            case Kind.JSON:
+                return json.loads(bytes(raw))
+            case _:
+                return raw
+
+
+class StageFailed(Exception):
+    """A sample failed in `stage`; the cause is attached."""
+
+    def __init__(self, stage: str) -> None:
+        super().__init__(stage)
+        self.stage = stage
+
+    def at(self, *, dataset: str, shard: str, row: int) -> SampleError:
+        """The same failure with its place, for the user."""
+        cause = self.__cause__
+        reason = f"{type(cause).__name__}: {cause}"
+        error = SampleError(
+            f"{dataset}: shard {shard}, row {row}: {self.stage} failed: {reason}; repair or leave out the sample, or "
+            'pass on_error="skip" to fill its place from the same shard',
+            dataset=dataset,
+            shard=shard,
+            row=row,
+            stage=self.stage,
+            reason=reason,
+        )
+        error.__cause__ = cause
+        return error
+
+
+def collate(name: str, values: Sequence[Any], places: Sequence[str], *, ragged: bool) -> Any:
+    """Stack the values of one output.
+
+    Args:
+        name: of the output, for the message.
+        values: one a sample.
+        places: where each came from, for the message.
+        ragged: the column's shape varies by declaration.
+
+    Returns:
+        Tensors stacked to (B, ...), images (B, 3, H, W) in channels_last memory; numbers as a tensor (B,); a list of
+        tensors when `ragged`, a list of whatever else the values are.
+
+    Raises:
+        ShapeError: tensors of different shapes; names the first sample that differs.
+    """
+    first = values[0]
+    if isinstance(first, np.generic) and not ragged:
+        return torch.from_numpy(np.array(values, dtype=first.dtype))
+    if isinstance(first, bool | int | float) and not ragged:
+        return torch.tensor(values)
+    if ragged or not isinstance(first, Tensor):
+        return list(values)
+    for value, place in zip(values, places, strict=True):
+        if value.shape != first.shape:
+            raise ShapeError(
+                f"output {name!r}: {place} has shape {tuple(value.shape)}, {places[0]} has {tuple(first.shape)}, and "
+                "they do not stack into one batch; declare a transform that makes them equal, such as "
+                f"transforms={{{name!r}: [T.Resize(shorter=256), T.CenterCrop(224)]}}, or take batch_size=1"
+            )
+    if first.ndim == 3 and first.stride(0) == 1:
+        return torch.stack([value.permute(1, 2, 0) for value in values]).permute(0, 3, 1, 2)
+    return torch.stack(list(values))

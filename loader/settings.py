@@ -1,0 +1,75 @@
+"""What the loader of shards is told, checked before anything starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from forebay.errors import ConfigError
+from forebay.loader.transforms import BatchTransform
+
+__all__ = ["PREFETCH_NBYTES", "ShardLoaderSettings"]
+
+PREFETCH_NBYTES = 2 << 30
+"""Bytes that batches made ahead may take: 50 batches of 256 float32 images of 224 pixels."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShardLoaderSettings:
+    """What `DataLoader` was given, for a `ShardDataset`; its docstring says what each is."""
+
+    batch_size: int | None
+    global_batch_size: int | None
+    shuffle: bool
+    drop_last: bool
+    threads: int
+    prefetch: int | None
+    prefetch_nbytes: int
+    timeout_s: float
+    seed: int | None
+    window: int | None
+    on_error: Literal["raise", "skip"]
+    max_bad: float | None
+    batch_transforms: tuple[BatchTransform, ...]
+    pin_memory: bool
+    device: torch.device | str | None
+    rank: int | None
+    world_size: int | None
+    generator: torch.Generator | None
+
+    def __post_init__(self) -> None:
+        self._check_batch_size()
+        if self.threads < 0:
+            raise ConfigError(
+                f"num_workers={self.threads}; give a number of decode threads, or 0 for this process's share"
+            )
+        if self.prefetch is not None and self.prefetch < 1:
+            raise ConfigError(f"prefetch_factor={self.prefetch}; give at least 1 batch ahead, or None for 2")
+        if self.prefetch_nbytes <= 0:
+            raise ConfigError(f"prefetch_nbytes={self.prefetch_nbytes}; give a positive number of bytes")
+        if self.timeout_s < 0:
+            raise ConfigError(f"timeout={self.timeout_s}; give seconds, or 0 to wait as long as it takes")
+        if self.window is not None and self.window < 1:
+            raise ConfigError(f"window={self.window}; give at least 1 shard, or None for the default")
+        if self.seed is not None and not 0 <= self.seed < 1 << 63:
+            raise ConfigError(f"seed={self.seed}; give an integer from 0 to 2**63 - 1")
+        if self.on_error not in ("raise", "skip"):
+            raise ConfigError(f'on_error={self.on_error!r}; give "raise" or "skip"')
+
+    def _check_batch_size(self) -> None:
+        if self.global_batch_size is not None:
+            if self.batch_size not in (1, None):
+                raise ConfigError(
+                    f"batch_size={self.batch_size} (of a rank) and global_batch_size={self.global_batch_size} (of all "
+                    "ranks) are both given; give one"
+                )
+            if self.global_batch_size < 1:
+                raise ConfigError(f"global_batch_size={self.global_batch_size}; give at least 1")
+        elif self.batch_size is None:
+            raise ConfigError(
+                "batch_size=None: a ShardDataset is read in batches; give batch_size=1, or read dataset[i]"
+            )
+        elif self.batch_size < 1:
+            raise ConfigError(f"batch_size={self.batch_size}; give at least 1 sample a batch")

@@ -1,0 +1,256 @@
+"""The loader of a data set of shards: epochs, state and statistics, one engine a pass.
+
+It decides what comes next and remembers what was received; the engine does the work.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from forebay.errors import ConfigError, StateError
+from forebay.loader.batches import BatchGrid
+from forebay.loader.dataset import ShardDataset
+from forebay.loader.device import resolve_device
+from forebay.loader.engine import CHUNK, EngineSettings, ShardEngine
+from forebay.loader.ranks import Ranks, agree, thread_share
+from forebay.loader.settings import ShardLoaderSettings
+from forebay.loader.shard_iterator import Pass, ShardIterator
+from forebay.loader.state import STATE_VERSION, LoaderState
+from forebay.loader.stats import LoaderStats, Meter
+from forebay.sharding import EpochOrder, default_window
+
+__all__ = ["ShardLoader"]
+
+
+class ShardLoader:
+    """Passes over a `ShardDataset`. Used from one thread; the newest iterator is the one that the state speaks of."""
+
+    def __init__(self, dataset: ShardDataset, settings: ShardLoaderSettings) -> None:
+        self._dataset = dataset
+        self._settings = settings
+        self._device = resolve_device(settings.device)
+        if settings.rank is not None or settings.world_size is not None:
+            self._ranks()
+        self._seed = settings.seed
+        self._window = settings.window
+        self._next_epoch = 0
+        self._next_position = 0
+        self._agreed = False
+        self._pass: Pass | None = None
+        self._engine: weakref.ref[ShardEngine] | None = None
+        for transform in settings.batch_transforms:
+            transform.check(dataset.schema)
+        self._check_not_empty()
+        self.reset_stats()
+
+    def _check_not_empty(self) -> None:
+        if self._settings.drop_last and len(self._dataset) and not len(self):
+            raise ConfigError(
+                f"{self._dataset.data.name} has {len(self._dataset):,} samples, fewer than a global batch of "
+                f"{self._global_batch_size(self._ranks()):,}, and drop_last=True would leave no batch at all; make the "
+                "batch smaller, or pass drop_last=False for one short batch"
+            )
+
+    def _ranks(self) -> Ranks:
+        return Ranks.find(self._settings.rank, self._settings.world_size)
+
+    def _global_batch_size(self, ranks: Ranks) -> int:
+        if self._settings.global_batch_size is not None:
+            return self._settings.global_batch_size
+        assert self._settings.batch_size is not None
+        return self._settings.batch_size * ranks.world_size
+
+    def _grid(self, ranks: Ranks, start: int) -> BatchGrid:
+        return BatchGrid(
+            samples=len(self._dataset),
+            global_batch_size=self._global_batch_size(ranks),
+            drop_last=self._settings.drop_last,
+            start=start,
+        )
+
+    def __len__(self) -> int:
+        return len(self._grid(self._ranks(), 0))
+
+    # -- passes ------------------------------------------------------------------------------------------------------
+
+    def begin(self) -> ShardIterator:
+        """Start the next epoch, or the rest of the one that a loaded state is in.
+
+        Raises:
+            RankMismatchError: on every rank, when the ranks are not about to read the same.
+        """
+        ranks = self._ranks()
+        self._settle(ranks)
+        assert self._seed is not None
+        epoch, start = self._next()
+        current = Pass(epoch, self._grid(ranks, start))
+        data = self._dataset.data
+        order = EpochOrder(
+            data.shard_rows,
+            fingerprint=data.fingerprint,
+            seed=self._seed,
+            epoch=epoch,
+            shuffle=self._settings.shuffle,
+            window=self._window,
+        )
+        s = self._settings
+        threads = self._meter.threads
+        rank_batch = -(-current.grid.global_batch_size // ranks.world_size)
+        engine = ShardEngine(
+            EngineSettings(
+                data=data,
+                maker=self._dataset.maker,
+                virtual=self._dataset.virtual,
+                order=order,
+                grid=current.grid,
+                rank=ranks.rank,
+                world_size=ranks.world_size,
+                seed=self._seed,
+                epoch=epoch,
+                threads=threads,
+                prefetch=max(s.prefetch or 2, -(-2 * threads * CHUNK // rank_batch)),
+                prefetch_nbytes=s.prefetch_nbytes,
+                on_error=s.on_error,
+                batch_transforms=s.batch_transforms,
+                pin_memory=(s.pin_memory or self._device is not None) and torch.cuda.is_available(),
+                device=self._device,
+            ),
+            self._dataset.open_store(),
+            self._meter,
+        )
+        self._engine = weakref.ref(engine)
+        self._pass = current
+        self._next_epoch, self._next_position = epoch + 1, 0
+        return ShardIterator(engine, current, self._meter, timeout_s=s.timeout_s or None)
+
+    def _next(self) -> tuple[int, int]:
+        return self._next_epoch, self._next_position
+
+    def _settle(self, ranks: Ranks) -> None:
+        """Fix the seed, and make sure once that all ranks read the same."""
+        if self._seed is None and (ranks.rank == 0 or not ranks.collective):
+            drawn = torch.empty((), dtype=torch.int64).random_(generator=self._settings.generator)
+            self._seed = int(drawn.item())
+        if self._agreed:
+            return
+        epoch, position = self._next()
+        agreed = agree(
+            ranks,
+            {
+                "data set fingerprint": self._dataset.fingerprint,
+                "seed": self._seed,
+                "epoch": epoch,
+                "position": position,
+                "shuffle": self._settings.shuffle,
+                "window": self._effective_window(),
+                "global batch size": self._global_batch_size(ranks),
+                "drop_last": self._settings.drop_last,
+                "on_error": self._settings.on_error,
+                "loader version": STATE_VERSION,
+                "world size": ranks.world_size,
+            },
+        )
+        self._seed = agreed["seed"]
+        self._agreed = True
+
+    def _effective_window(self) -> int:
+        shards = len(self._dataset.data.shard_rows)
+        return min(self._window if self._window is not None else default_window(shards), max(shards, 1))
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next pass begin epoch `epoch`, from its start."""
+        if epoch < 0:
+            raise ConfigError(f"epoch={epoch}; epochs count from 0")
+        self._next_epoch, self._next_position = epoch, 0
+
+    def close(self) -> None:
+        """Close the newest pass."""
+        engine = self._engine() if self._engine is not None else None
+        if engine is not None:
+            engine.close()
+
+    # -- state -------------------------------------------------------------------------------------------------------
+
+    def state_dict(self, batches: int | None) -> dict[str, Any]:
+        """The state after what was received, or after `batches` batches of the newest pass."""
+        ranks = self._ranks()
+        if self._seed is None:
+            self._settle(ranks)
+        assert self._seed is not None
+        epoch, position = self._next()
+        if batches is not None and self._pass is None:
+            raise StateError(
+                f"state_dict(batches={batches}) counts from the newest iter(loader), and there is none yet"
+            )
+        if self._pass is not None and (batches is not None or not self._pass.ended):
+            done = self._pass.delivered if batches is None else batches
+            if not 0 <= done <= len(self._pass.grid):
+                raise StateError(f"state_dict(batches={batches}): this pass has {len(self._pass.grid)} batches")
+            epoch, position = self._pass.epoch, self._pass.grid.position_after(done)
+        return LoaderState(
+            version=STATE_VERSION,
+            fingerprint=self._dataset.fingerprint,
+            seed=self._seed,
+            epoch=epoch,
+            position=position,
+            shuffle=self._settings.shuffle,
+            window=self._effective_window(),
+            drop_last=self._settings.drop_last,
+            global_batch_size=self._global_batch_size(ranks),
+        ).to_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from `state`; see `DataLoader.load_state_dict`."""
+        loaded = LoaderState.parse(state)
+        self._check_fits(loaded)
+        self._seed, self._window = loaded.seed, loaded.window
+        self._next_epoch, self._next_position = loaded.epoch, loaded.position
+        self._pass = None
+        self._agreed = False
+
+    def _check_fits(self, loaded: LoaderState) -> None:
+        name, fingerprint = self._dataset.data.name, self._dataset.fingerprint
+        if loaded.fingerprint != fingerprint:
+            raise StateError(
+                f"the state is of another data set: its fingerprint is {loaded.fingerprint}, {name} has {fingerprint}; "
+                "load it into a loader of the data it was taken with"
+            )
+        if loaded.position > len(self._dataset):
+            raise StateError(
+                f"the state is at sample {loaded.position} of an epoch, {name} has {len(self._dataset)}; it is damaged"
+            )
+        given: dict[str, tuple[Any, Any]] = {
+            "shuffle": (self._settings.shuffle, loaded.shuffle),
+            "drop_last": (self._settings.drop_last, loaded.drop_last),
+        }
+        if self._settings.seed is not None:
+            given["seed"] = (self._settings.seed, loaded.seed)
+        if self._settings.window is not None and loaded.shuffle:
+            given["window"] = (self._effective_window(), loaded.window)
+        differing = [
+            f"{key} is {ours!r} here and {theirs!r} in the state"
+            for key, (ours, theirs) in given.items()
+            if ours != theirs
+        ]
+        if differing:
+            raise StateError(
+                f"the state contradicts what this loader was given: {'; '.join(differing)}; make the loader with the "
+                "state's settings (seed and window may be left out: they are taken from the state)"
+            )
+
+    # -- statistics --------------------------------------------------------------------------------------------------
+
+    def reset_stats(self) -> None:
+        """Begin to count anew, with the next pass."""
+        self._meter = Meter(threads=self._settings.threads or thread_share(), max_bad=self._settings.max_bad)
+
+    def stats(self) -> LoaderStats:
+        """Where the time went; see `LoaderStats`."""
+        engine = self._engine() if self._engine is not None else None
+        if engine is not None:
+            engine.measure()
+        return self._meter.stats()

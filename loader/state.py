@@ -1,0 +1,69 @@
+"""What a loader remembers: the settings that fix the order, and how much of it the user has received."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from forebay.errors import StateError
+
+__all__ = ["STATE_VERSION", "LoaderState"]
+
+STATE_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoaderState:
+    """The state of a loader: plain values, equal on every rank, in proportion to nothing."""
+
+    version: int
+    """Of this layout; a newer one is refused."""
+    fingerprint: str
+    """The data set's content."""
+    seed: int
+    """Of order and augmentation."""
+    epoch: int
+    """The epoch that goes on, counted from 0."""
+    position: int
+    """Samples of that epoch, over all ranks, that were delivered."""
+    shuffle: bool
+    """False: storage order."""
+    window: int
+    """Shards that the shuffle mixes."""
+    global_batch_size: int
+    """Samples of a batch over all ranks; another one may be used to go on."""
+    drop_last: bool
+    """Whether a last batch that is not full is left out."""
+
+    @classmethod
+    def parse(cls, state: Mapping[str, Any]) -> LoaderState:
+        """Read what `to_dict` wrote, perhaps by way of JSON.
+
+        Raises:
+            StateError: not such a state, of a newer version, or with values out of range.
+        """
+        if not isinstance(state, Mapping) or "version" not in state:
+            raise StateError(f"not a loader state: {state!r:.200}; give what loader.state_dict() returned")
+        if state["version"] != STATE_VERSION:
+            raise StateError(
+                f"the loader state has version {state['version']!r}, this forebay reads {STATE_VERSION}; "
+                "load it with the version that wrote it, or upgrade forebay"
+            )
+        names = {field.name for field in fields(cls)}
+        if set(state) != names:
+            missing, unknown = sorted(names - set(state)), sorted(set(state) - names, key=str)
+            raise StateError(f"the loader state lacks {missing} and has unknown {unknown}; give it as it was saved")
+        types: dict[str, type] = {"fingerprint": str, "shuffle": bool, "drop_last": bool}
+        for name in names:
+            wanted = types.get(name, int)
+            value = state[name]
+            if type(value) is not wanted or (isinstance(value, int) and value < 0):
+                raise StateError(f"the loader state has {name}={value!r}; a {wanted.__name__} of 0 or more is needed")
+        if state["global_batch_size"] == 0:
+            raise StateError("the loader state has global_batch_size=0; it was not written by a loader")
+        return cls(**{name: state[name] for name in names})
+
+    def to_dict(self) -> dict[str, Any]:
+        """The state as plain JSON values."""
+        return asdict(self)

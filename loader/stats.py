@@ -1,0 +1,149 @@
+"""Where the loader's time goes: seconds and samples by stage, and how long the training loop was kept waiting."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from forebay.loader.bad_samples import BadSample, BadSampleLog
+
+__all__ = ["LoaderStats", "Meter", "StageClock", "StageStats"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StageStats:
+    """One stage of the pipeline."""
+
+    busy_s: float
+    """Seconds of work, summed over the stage's threads, the wait for the GIL included."""
+    samples: int
+    """Samples that went through."""
+    threads: int
+    """Threads that the stage has."""
+
+    @property
+    def samples_per_s(self) -> float:
+        """What the stage could deliver if it never waited for its neighbours."""
+        return self.samples * self.threads / self.busy_s if self.busy_s else 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoaderStats:
+    """What `loader.stats()` tells, since the loader was made or `reset_stats()`."""
+
+    samples: int
+    """Samples delivered to this rank."""
+    batches: int
+    """Batches delivered to this rank."""
+    seconds: float
+    """From the first `next()` to the last return of one, pauses between epochs left out."""
+    stall_s: float
+    """Of these, seconds that `next()` kept the training loop waiting."""
+    read_nbytes: int
+    """Encoded bytes read from shards."""
+    stages: Mapping[str, StageStats]
+    """`read`, `decode` and `collate`; the one with the fewest samples a second sets the pace."""
+    cache: Mapping[str, int | float]
+    """Hits, misses, bytes fetched and the like of the shard store."""
+    decoder: str
+    """Which decoder made the images."""
+    bad_count: int
+    """Bad samples that were replaced."""
+    bad: tuple[BadSample, ...] = field(default=())
+    """Each of them once, with its reason."""
+
+    @property
+    def samples_per_s(self) -> float:
+        """Samples a second as the training loop saw them."""
+        return self.samples / self.seconds if self.seconds else 0.0
+
+    @property
+    def stall_share(self) -> float:
+        """The share of time that training waited for data, 0 to 1."""
+        return self.stall_s / self.seconds if self.seconds else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain JSON values, the derived figures included."""
+        values = asdict(self)
+        values["samples_per_s"] = self.samples_per_s
+        values["stall_share"] = self.stall_share
+        for name, stage in self.stages.items():
+            values["stages"][name]["samples_per_s"] = stage.samples_per_s
+        return values
+
+    def __str__(self) -> str:
+        stages = ", ".join(f"{name} {stage.samples_per_s:,.0f}/s" for name, stage in self.stages.items())
+        return (
+            f"{self.samples:,} samples in {self.seconds:.1f} s ({self.samples_per_s:,.0f}/s), training waited "
+            f"{self.stall_share:.1%} of the time; stages alone: {stages}; {self.bad_count} bad samples"
+        )
+
+
+class StageClock:
+    """Adds up the work of one stage's threads. Thread-safe."""
+
+    def __init__(self) -> None:
+        self.busy_s = 0.0
+        self.samples = 0
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def work(self, samples: int) -> Iterator[None]:
+        """Time the body, which handles `samples`."""
+        started = time.monotonic()
+        yield
+        seconds = time.monotonic() - started
+        with self._lock:
+            self.busy_s += seconds
+            self.samples += samples
+
+    def stats(self, threads: int) -> StageStats:
+        """What was measured so far."""
+        return StageStats(busy_s=self.busy_s, samples=self.samples, threads=threads)
+
+
+class Meter:
+    """Counts for one loader, over its passes. The engine's threads write the clocks, the training loop the rest."""
+
+    def __init__(self, *, threads: int, max_bad: float | None) -> None:
+        self.read = StageClock()
+        self.decode = StageClock()
+        self.collate = StageClock()
+        self.bad = BadSampleLog(max_bad)
+        self.read_nbytes = 0
+        self.store: dict[str, int | float] = {}
+        self.threads = threads
+        self._samples = 0
+        self._batches = 0
+        self._seconds = 0.0
+        self._stall_s = 0.0
+
+    def delivered(self, samples: int, *, stall_s: float, seconds: float) -> None:
+        """Count one batch that the training loop received."""
+        self._samples += samples
+        self._batches += 1
+        self._stall_s += stall_s
+        self._seconds += seconds
+
+    def stats(self) -> LoaderStats:
+        """Everything so far."""
+        return LoaderStats(
+            samples=self._samples,
+            batches=self._batches,
+            seconds=self._seconds,
+            stall_s=self._stall_s,
+            read_nbytes=self.read_nbytes,
+            stages={
+                "read": self.read.stats(1),
+                "decode": self.decode.stats(self.threads),
+                "collate": self.collate.stats(1),
+            },
+            cache=dict(self.store),
+            decoder="simplejpeg; Pillow for what it does not take",
+            bad_count=self.bad.count,
+            bad=self.bad.listed(),
+        )

@@ -1,0 +1,295 @@
+"""Declared transforms as steps of the library backend: what each knows beforehand, and what it does to one sample.
+
+Values are pictures (1, C, H, W) over channels_last memory, masks with one channel; or anything, for callables on other
+columns. All values of a step share its geometry.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from forebay.errors import ConfigError
+from forebay.loader import pixels
+from forebay.loader.randomness import DrawKey, generator
+from forebay.loader.transforms import (
+    CenterCrop,
+    Normalize,
+    RandomCrop,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    Resize,
+    Seeded,
+    ToDtype,
+    Transform,
+)
+from forebay.loader.windows import central_window, random_resized_window, random_window, scaled_size
+
+__all__ = ["Numbers", "Step", "make_step"]
+
+HW = tuple[int, int]
+Outs = Sequence[Tensor | None] | None
+
+
+class Numbers(Protocol):
+    """The random numbers of one step for one sample."""
+
+    @property
+    def key(self) -> DrawKey:
+        """The stream."""
+
+    @property
+    def sample(self) -> tuple[int, int]:
+        """Index in the data set, and occurrence in the epoch."""
+
+    def first(self) -> list[float]:
+        """The `draws` numbers that were drawn with the batch."""
+
+    def block(self, number: int) -> list[float]:
+        """Four more, for a step that may need them."""
+
+
+class Step:
+    """One transform. Thread-safe: it keeps nothing between calls."""
+
+    name: str
+    draws: int = 0
+    """Numbers that it needs for each sample."""
+    opaque: bool = False
+    """Whether nothing is known of what it returns."""
+
+    def size_after(self, size: HW | None) -> HW | None:
+        """Height and width of every sample after it, given those before it."""
+        return size
+
+    def dtype_after(self, dtype: torch.dtype) -> torch.dtype:
+        """The type of pictures after it."""
+        return dtype
+
+    def run(self, values: list[Any], masks: tuple[bool, ...], numbers: Numbers, out: Outs) -> list[Any]:
+        """Do it. `out` is where the last step may write its pictures (3, H, W) directly."""
+        raise NotImplementedError
+
+
+class _Resize(Step):
+    def __init__(self, transform: Resize) -> None:
+        self.name = "Resize"
+        self._size, self._shorter = transform.size, transform.shorter
+
+    def size_after(self, size: HW | None) -> HW | None:
+        if self._size is not None:
+            return self._size
+        return None if size is None or self._shorter is None else scaled_size(*size, self._shorter)
+
+    def run(self, values: list[Any], masks: tuple[bool, ...], numbers: Numbers, out: Outs) -> list[Any]:
+        height, width = values[0].shape[2:]
+        size = self._size or scaled_size(height, width, self._shorter or 1)
+        return _resized(values, masks, size)
+
+
+class _CenterCrop(Step):
+    def __init__(self, transform: CenterCrop) -> None:
+        self.name = "CenterCrop"
+        self._size = transform.hw
+
+    def size_after(self, size: HW | None) -> HW | None:
+        return self._size
+
+    def run(self, values: list[Any], masks: tuple[bool, ...], numbers: Numbers, out: Outs) -> list[Any]:
+        values = _padded_to(values, self._size)
+        height, width = values[0].shape[2:]
+        window = central_window(height, width, self._size)
+        return [pixels.crop(value, window) for value in values]
+
+
+class _RandomCrop(Step):
+    draws = RandomCrop.draws
+
+    def __init__(self, transform: RandomCrop) -> None:
+        self.name = "RandomCrop"
+        self._size = transform.hw
+        self._transform = transform
+
+    def size_after(self, size: HW | None) -> HW | None:
+        return self._size
+
+    def run(self, values: list[Any], masks: tuple[bool, ...], numbers: Numbers, out: Outs) -> list[Any]:
+        edge = self._transform.padding
+        if edge:
+            values = [pixels.pad(value, (edge, edge, edge, edge)) for value in values]
+        if self._transform.pad_if_needed:
+            values = _padded_to(values, self._size)
+        height, width = values[0].shape[2:]
+        if height < self._size[0] or width < self._size[1]:
+            raise ValueError(
+                f"a picture of {height} x {width} pixels is smaller than RandomCrop{self._size}; resize first, or pass "
+                "pad_if_needed=True"
+            )
+        window = random_window(height, width, self._size, numbers.first())
+        return [pixels.crop(value, window) for value in values]
+
+
+class _RandomResizedCrop(Step):
+    draws = RandomResizedCrop.draws
+
+    def __init__(self, transform: RandomResizedCrop) -> None:
+        self.name = "RandomResizedCrop"
+        self._size = transform.hw
+        self._scale, self._ratio = transform.scale, transform.ratio
+
+    def size_after(self, size: HW | None) -> HW | None:
+        return self._size
+
+    def run(self, values: list[Any], masks: tuple[bool, ...], numbers: Numbers, out: Outs) -> list[Any]:
+        height, width = values[0].shape[2:]
+        window = random_resized_window(height, width, scale=self._scale, ratio=self._ratio, numbers=numbers.block)
+        return _resized([pixels.crop(value, window) for value in values], masks, self._size)
+
+
+class _RandomHorizontalFlip(Step):
+    draws = RandomHorizontalFlip.draws
+
+    def __init__(self, transform: RandomHorizontalFlip) -> None:
+        self.name = "RandomHorizontalFlip"
+        self._p = transform.p
+
+    def run(self, values: list[Any], masks: tuple[bool, ...], numbers: Numbers, out: Outs) -> list[Any]:
+        return [pixels.flip(value) for value in values] if numbers.first()[0] < self._p else values
+
+
+class _Normalize(Step):
+    def __init__(self, transform: Normalize) -> None:
+        self.name = "Normalize"
+        self._shift = tuple(-mean / std for mean, std in zip(transform.mean, transform.std, strict=True))
+        self._scale = tuple(1 / std for std in transform.std)
+        self._scale_255 = tuple(1 / (255 * std) for std in transform.std)
+
+    def dtype_after(self, dtype: torch.dtype) -> torch.dtype:
+        return torch.float32
+
+    def run(self, values: list[Any], masks: tuple[bool, ...], numbers: Numbers, out: Outs) -> list[Any]:
+        done = []
+        for k, (value, mask) in enumerate(zip(values, masks, strict=True)):
+            if mask:
+                done.append(value)
+                continue
+            slot = out[k] if out is not None else None
+            if slot is None:
+                n, c, h, w = value.shape
+                target = torch.empty((n, h, w, c), dtype=torch.float32).permute(0, 3, 1, 2)
+            else:
+                target = slot[None]
+            scale = self._scale if value.is_floating_point() else self._scale_255
+            pixels.normalize(value, target, scale, self._shift)
+            done.append(target)
+        return done
+
+
+class _ToDtype(Step):
+    def __init__(self, transform: ToDtype) -> None:
+        self.name = "ToDtype"
+        self._dtype, self._scaled = transform.dtype, transform.scale
+
+    def dtype_after(self, dtype: torch.dtype) -> torch.dtype:
+        return self._dtype
+
+    def run(self, values: list[Any], masks: tuple[bool, ...], numbers: Numbers, out: Outs) -> list[Any]:
+        return [value if mask else self._convert(value) for value, mask in zip(values, masks, strict=True)]
+
+    def _convert(self, value: Tensor) -> Tensor:
+        if self._scaled and not value.is_floating_point():
+            return value.to(torch.float32).div_(255).to(self._dtype)
+        return value.to(self._dtype)
+
+
+class _Call(Step):
+    """A user's callable: gets and gives (3, H, W) pictures and (H, W) masks, as one value or as a tuple."""
+
+    opaque = True
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.name = f"callable {getattr(function, '__qualname__', type(function).__qualname__)}"
+        self._function = function
+        self._draws_itself = _wants_generator(function)
+
+    def run(self, values: list[Any], masks: tuple[bool, ...], numbers: Numbers, out: Outs) -> list[Any]:
+        seen = (
+            [value[0, 0] if mask else value[0] for value, mask in zip(values, masks, strict=True)] if masks else values
+        )
+        argument = seen[0] if len(seen) == 1 else tuple(seen)
+        if self._draws_itself:
+            index, occurrence = numbers.sample
+            result = self._function(argument, generator(numbers.key, index=index, occurrence=occurrence))
+        else:
+            result = self._function(argument)
+        results = [result] if len(values) == 1 else list(result)
+        if len(results) != len(values):
+            raise ValueError(f"{self.name} returned {len(results)} values for {len(values)} outputs")
+        if not masks:
+            return results
+        return [_as_picture(value, mask) for value, mask in zip(results, masks, strict=True)]
+
+
+def _as_picture(value: Any, mask: bool) -> Any:
+    """A callable's picture as the next step takes it; anything else as it is."""
+    if isinstance(value, Tensor) and value.ndim == (2 if mask else 3):
+        return value[None, None] if mask else value[None]
+    return value
+
+
+def _wants_generator(function: Callable[..., Any]) -> bool:
+    """Whether a callable has two required positional parameters: `f(x, rng)`."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(p.kind in positional and p.default is inspect.Parameter.empty for p in parameters) == 2
+
+
+def _resized(values: list[Any], masks: tuple[bool, ...], size: HW) -> list[Any]:
+    return [
+        pixels.resize_nearest(value, size) if mask else pixels.resize(value, size)
+        for value, mask in zip(values, masks, strict=True)
+    ]
+
+
+def _padded_to(values: list[Any], size: HW) -> list[Any]:
+    """Add black edges to pictures smaller than `size`, as torchvision does: half on each side, the odd pixel after."""
+    height, width = values[0].shape[2:]
+    missing_h, missing_w = max(size[0] - height, 0), max(size[1] - width, 0)
+    if not missing_h and not missing_w:
+        return values
+    edges = missing_w // 2, missing_h // 2, (missing_w + 1) // 2, (missing_h + 1) // 2
+    return [pixels.pad(value, edges) for value in values]
+
+
+_STEPS: dict[type, Callable[[Any], Step]] = {
+    Resize: _Resize,
+    CenterCrop: _CenterCrop,
+    RandomCrop: _RandomCrop,
+    RandomResizedCrop: _RandomResizedCrop,
+    RandomHorizontalFlip: _RandomHorizontalFlip,
+    Normalize: _Normalize,
+    ToDtype: _ToDtype,
+}
+
+
+def make_step(transform: Transform) -> Step:
+    """The step that does what `transform` declares.
+
+    Raises:
+        ConfigError: nothing here can do it.
+    """
+    if isinstance(transform, Seeded):
+        raise ConfigError(
+            "T.Seeded needs worker processes, because threads share the global generators that its function draws "
+            "from, and this version reads with threads only; write the function as f(x, rng), drawing from the numpy "
+            "Generator rng"
+        )
+    maker = _STEPS.get(type(transform))
+    return maker(transform) if maker is not None else _Call(transform)  # type: ignore[arg-type]  # callables are checked

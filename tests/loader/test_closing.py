@@ -1,0 +1,157 @@
+"""Whatever ends an iteration, nothing is left: no thread, no process, no lock, no temporary file, no hanging exit."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from forebay import DataLoader, ShardDataset
+from forebay import transforms as T
+from forebay.errors import StallError
+
+TRANSFORMS = {"image": [T.RandomResizedCrop(16)]}
+
+
+def loader(path: Path, cache: Path | None = None, **settings: object) -> DataLoader:
+    where = f"{cache}:10MB" if cache else None
+    return DataLoader(ShardDataset(path, cache=where, transforms=TRANSFORMS), **{"batch_size": 4, **settings})  # type: ignore[arg-type]
+
+
+def our_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("forebay")]
+
+
+def leftovers(cache: Path) -> list[str]:
+    return [str(path) for path in cache.rglob("*") if path.name.endswith((".part", ".tmp"))]
+
+
+def test_after_the_last_batch_nothing_runs(pictures: Path, tmp_path: Path) -> None:
+    batches = loader(pictures, tmp_path / "cache")
+    assert sum(1 for _ in batches) == 25
+    assert our_threads() == []
+    assert leftovers(tmp_path) == []
+
+
+def test_after_a_break_nothing_runs(pictures: Path, tmp_path: Path) -> None:
+    batches = loader(pictures, tmp_path / "cache")
+    for _ in batches:
+        assert our_threads() != []
+        break
+    assert our_threads() == []
+    assert leftovers(tmp_path) == []
+
+
+def test_after_an_exception_in_the_loop_nothing_runs(pictures: Path, tmp_path: Path) -> None:
+    def train() -> None:
+        for _ in loader(pictures, tmp_path / "cache"):
+            raise RuntimeError("loss is NaN")
+
+    with pytest.raises(RuntimeError):
+        train()
+    assert our_threads() == []
+    assert leftovers(tmp_path) == []
+
+
+def test_closing_stops_reading_and_may_be_repeated(pictures: Path) -> None:
+    batches = loader(pictures)
+    with batches:
+        iterator = iter(batches)
+        next(iterator)
+    assert our_threads() == []
+    assert list(iterator) == []
+    batches.close()
+    assert sum(1 for _ in batches) == 25
+
+
+def test_two_hundred_abandoned_iterators_leave_nothing(pictures: Path) -> None:
+    batches = loader(pictures, num_workers=2)
+    for _ in range(200):
+        next(iter(batches))
+    assert our_threads() == []
+
+
+def test_two_iterators_at_once_do_not_influence_each_other(pictures: Path) -> None:
+    batches = loader(pictures, shuffle=True, seed=1)
+    first, second = iter(batches), iter(batches)
+    mixed = [(next(first), next(second)) for _ in range(25)]
+    batches.set_epoch(0)
+    for (one, two), alone in zip(mixed, batches, strict=True):
+        assert one["name"] == alone["name"]
+        assert one["name"] != two["name"]
+    del first, second
+
+
+def test_a_batch_that_does_not_come_in_time_is_an_error(pictures: Path) -> None:
+    gate = threading.Event()
+
+    def wait(image: object) -> object:
+        gate.wait(20)
+        return image
+
+    steps: list[T.Transform] = [T.RandomResizedCrop(16), wait]
+    data = ShardDataset(pictures, transforms={"image": steps})
+    iterator = iter(DataLoader(data, batch_size=4, timeout=0.2))
+    closing = threading.Timer(0.5, gate.set)
+    closing.start()
+    with pytest.raises(StallError, match=r"timeout=0\.2"):
+        next(iterator)
+    closing.join()
+
+
+SCRIPT = """
+import sys, forebay
+from forebay import transforms as T
+data = forebay.ShardDataset(sys.argv[1], cache=sys.argv[2] + ":10MB", transforms={"image": [T.RandomResizedCrop(16)]})
+loader = forebay.DataLoader(data, batch_size=2)
+iterator = iter(loader)
+next(iterator)
+"""
+
+
+def script(pictures: Path, cache: Path, more: str = "") -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-P", "-c", SCRIPT + more, str(pictures), str(cache)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_a_script_that_ends_in_mid_epoch_exits_at_once_and_in_silence(pictures: Path, tmp_path: Path) -> None:
+    process = script(pictures, tmp_path / "cache")
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (0, "", "")
+    assert leftovers(tmp_path) == []
+
+
+def test_a_script_that_fails_in_mid_epoch_shows_its_own_error(pictures: Path, tmp_path: Path) -> None:
+    process = script(pictures, tmp_path / "cache", "raise RuntimeError('mine')\n")
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert err.count("Traceback") == 1
+    assert "RuntimeError: mine" in err
+
+
+def test_ctrl_c_ends_the_process_with_nothing_but_its_traceback(pictures: Path, tmp_path: Path) -> None:
+    loop = (
+        "import time\nprint('running', flush=True)\nwhile True:\n    for batch in loader:\n        time.sleep(0.001)\n"
+    )
+    process = script(pictures, tmp_path / "cache", loop)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "running\n"
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGINT
+    assert err.rstrip().endswith("KeyboardInterrupt")
+    assert "Exception ignored" not in err
+    assert "Exception in thread" not in err
+    assert leftovers(tmp_path) == []
+
+
+def test_the_hook_that_runs_before_threads_are_joined_exists() -> None:
+    assert callable(threading._register_atexit)  # type: ignore[attr-defined]
