@@ -10,10 +10,12 @@ import functools
 import logging
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
+from forebay.cache.advice import warn_of_size, warn_of_window
 from forebay.cache.cached_reader import CachedReader
 from forebay.cache.fetch import fetch_shard
 from forebay.cache.folder import CacheFolder, Refusal
@@ -33,8 +35,6 @@ ROUNDS = 3
 """How often a shard may be evicted by others between its arrival and its opening before it is read in place."""
 
 log = logging.getLogger(__name__)
-
-_told: set[tuple[str, str]] = set()  # (fingerprint, subject) of warnings given: a store is opened anew for every epoch
 
 
 class CachedStore:
@@ -84,10 +84,13 @@ class CachedStore:
 
     def follow(self, spans: Iterator[ShardSpan], next_use: NextUse) -> None:
         """See `ShardStore.follow`. Starts the threads at the first call."""
-        plan = Lookahead(spans, next_use, soon=2 * self._fetch_threads)
+        fits = fitting_window(self._folder.budget, self._data.shard_nbytes)
+        # Shards that may be fetched at the cost of later ones: each costs one hit an epoch, so few of a small cache.
+        plan = Lookahead(spans, next_use, soon=max(1, min(2 * self._fetch_threads, fits // 8)))
         with self._condition:
             self._check_usable()
             self._plan = plan
+            _live.add(self)
             while len(self._threads) < self._fetch_threads:
                 thread = threading.Thread(target=self._fetch_ahead, name=f"forebay-fetch-{len(self._threads)}")
                 thread.start()
@@ -115,6 +118,7 @@ class CachedStore:
         mine = threading.get_ident()  # a signal handler may close what its own thread was fetching through
         with self._condition:
             self._condition.wait_for(lambda: all(owner == mine for owner in self._in_hand.values()))
+        _live.discard(self)
 
     @property
     def closed(self) -> bool:
@@ -198,11 +202,7 @@ class CachedStore:
         data, nbytes = self._data, int(self._data.shard_nbytes[shard])
         name = data.shard_name(shard)
         if nbytes > self._folder.budget:
-            _warn_once(
-                (data.fingerprint, "large"),
-                f"shard {name} of {data.name} has {nbytes} bytes and the cache's budget is {self._folder.budget}: "
-                f"shards like it are read from the source in place; give a larger budget, or write smaller shards",
-            )
+            warn_of_size(data, shard, self._folder.budget)
             return Refusal.NO_ROOM
         if name.endswith(PART):  # it would look unfinished
             return Refusal.NO_ROOM
@@ -285,18 +285,16 @@ class CachedStore:
             if isinstance(self._plan, NoPlan):
                 return
             in_use = self._plan.next_uses(np.arange(data.num_shards, dtype=np.int64)) <= self._plan.position
-        needed = int(data.shard_nbytes[in_use].sum())
-        if needed > budget:
-            _warn_once(
-                (data.fingerprint, "window"),
-                f"the shuffle window of {data.name} holds {int(in_use.sum())} shards, {needed} bytes, and the cache's "
-                f"budget is {budget}: the shards beyond it are read from the source sample by sample; give "
-                f"window={fitting_window(budget, float(data.shard_nbytes.mean()))}, the largest that fits, or a larger "
-                f"budget",
-            )
+        warn_of_window(data, in_use, budget)
 
 
-def _warn_once(about: tuple[str, str], message: str) -> None:
-    if about not in _told:
-        _told.add(about)
-        log.warning("%s", message)
+_live: weakref.WeakSet[CachedStore] = weakref.WeakSet()  # stores with threads
+
+
+def _close_all() -> None:
+    """Close what a script left open, before the interpreter waits for its threads: see `loader/engine.py`."""
+    for store in list(_live):
+        store.close()
+
+
+threading._register_atexit(_close_all)  # type: ignore[attr-defined]  # in no stub, used by concurrent.futures alike

@@ -13,7 +13,6 @@ bytes as theirs. Copying, syncing to disk and reading happen outside it.
 from __future__ import annotations
 
 import errno
-import json
 import logging
 import os
 import re
@@ -30,18 +29,13 @@ from pathlib import Path
 from forebay.cache.config import CacheConfig
 from forebay.cache.file_system import refuse_shared_file_system, refuse_without_flock
 from forebay.cache.locks import folder_lock, is_locked
+from forebay.cache.marker import LOCK, mark, refuse_strangers
 from forebay.cache.plan import FOREIGN, Resident, plan_admission, plan_evictions
 from forebay.cache.reservation import PART, Reservation, is_full
 from forebay.errors import CacheError, SourceError
 from forebay.sharding import MappedFile
 
 __all__ = ["CacheFolder", "Refusal"]
-
-MARKER = "forebay-cache.json"
-MARKER_VERSION = 1
-LOCK = "forebay-cache.lock"
-HARMLESS = frozenset({LOCK, MARKER + PART, "lost+found"})
-"""What an otherwise empty folder may hold: a marker in the making, and what mkfs puts at the root of a disk."""
 
 STALL_S = 10.0
 """A fetch that has written nothing for so long is not waited for. Pieces are 4 MiB: slower than 0.4 MB/s counts too."""
@@ -92,10 +86,10 @@ class CacheFolder:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             refuse_shared_file_system(self.path)
-            self._refuse_strangers()
+            refuse_strangers(self.path)
             with folder_lock(self.path / LOCK, stop=threading.Event()):
                 refuse_without_flock(self.path, self.path / LOCK)
-                self._mark()
+                mark(self.path)
                 self._clean()
         except CacheError:
             raise
@@ -103,40 +97,6 @@ class CacheFolder:
             raise CacheError(str(error), path=self.path) from error
         except OSError as error:
             raise _unusable(self.path, error) from error
-
-    # -- opening -----------------------------------------------------------------------------------------------------
-
-    def _refuse_strangers(self) -> None:
-        strangers = set(os.listdir(self.path)) - HARMLESS
-        if strangers and not (self.path / MARKER).exists():  # asked last: another process may be making the cache
-            some = ", ".join(repr(name) for name in sorted(strangers)[:3])
-            raise CacheError(
-                f"the cache folder {self.path} is not empty and was not made by the cache (it holds {some}); files in "
-                f"it could be evicted, so give an empty folder or a name that does not exist yet",
-                path=self.path,
-            )
-
-    def _mark(self) -> None:
-        """Write the marker, whole or not at all, or check the one there."""
-        marker = self.path / MARKER
-        if not marker.exists():
-            self._refuse_strangers()
-            aside = self.path / (MARKER + PART)
-            aside.write_text(json.dumps({"format": "forebay-cache", "version": MARKER_VERSION}) + "\n")
-            aside.replace(marker)
-        try:
-            said = json.loads(marker.read_text())
-            ours = said["format"] == "forebay-cache" and isinstance(said["version"], int)
-        except (ValueError, TypeError, KeyError):
-            ours = False
-        if not ours:
-            raise CacheError(f"{marker} is not the marker of a cache; give another folder", path=self.path)
-        if said["version"] > MARKER_VERSION:
-            raise CacheError(
-                f"the cache folder {self.path} has version {said['version']}, and this forebay knows {MARKER_VERSION}: "
-                f"upgrade forebay, or give another folder",
-                path=self.path,
-            )
 
     def _clean(self) -> None:
         """Remove what dead processes left and evict down to the budget, the oldest first."""

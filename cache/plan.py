@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 __all__ = ["FOREIGN", "UNPLANNED", "Resident", "fitting_window", "plan_admission", "plan_evictions"]
 
 FOREIGN = 1 << 62
@@ -86,6 +89,6 @@ def plan_admission(
     return plan_evictions(residents, used + nbytes - budget, keep_until=keep_until)
 
 
-def fitting_window(budget: int, mean_nbytes: float) -> int:
-    """The largest shuffle window, in shards, that a budget holds whole; at least 1."""
-    return max(1, int(budget // max(1.0, mean_nbytes)))
+def fitting_window(budget: int, shard_nbytes: npt.NDArray[np.int64]) -> int:
+    """The largest shuffle window, in shards of the mean size, that a budget holds whole; at least 1."""
+    return max(1, budget * len(shard_nbytes) // max(1, int(shard_nbytes.sum())))

@@ -127,7 +127,7 @@ class ShardEngine:
         self._settings = settings
         self._store = store
         self._meter = meter
-        self._pool = ReaderPool(store, settings.data.schema, settings.maker.columns)
+        self._pool = ReaderPool(store, settings.data.schema, settings.maker.columns, in_use=settings.order.window)
         self._slots = SlotPool(pin_memory=settings.pin_memory, idle_limit=settings.prefetch + 2)
         self._copy = DeviceCopy(settings.device) if settings.device is not None else None
         self._in_flight: Channel[None] = Channel(capacity=settings.prefetch, capacity_nbytes=settings.prefetch_nbytes)
@@ -146,8 +146,23 @@ class ShardEngine:
         self._threads.append(threading.Thread(target=self._collate, name="forebay-collate"))
         _live.add(self)
         store.follow(settings.order.spans(settings.grid.start), settings.order.next_use)
+        self._start()
+
+    def _start(self) -> None:
+        """Start the threads, each with one torch thread: a picture is too small to be divided, and they would fight.
+
+        torch keeps the number for each thread, and the newest one as the default of threads to come: that is put back.
+        """
+        default = torch.get_num_threads()
+        self._limited = threading.Barrier(1 + self._settings.threads + 1)
         for thread in self._threads:
             thread.start()
+        self._limited.wait()
+        torch.set_num_threads(default)
+
+    def _limit_torch(self) -> None:
+        torch.set_num_threads(1)
+        self._limited.wait()
 
     def next(self, timeout_s: float | None) -> Delivery:
         """The next batch, in order.
@@ -232,7 +247,7 @@ class ShardEngine:
     # -- decode: raw bytes in, samples in the batch's slot out -------------------------------------------------------
 
     def _decode(self) -> None:
-        torch.set_num_threads(1)
+        self._limit_torch()
         try:
             for batch, low, high in self._work:
                 with self._meter.decode.work(high - low):
@@ -295,7 +310,7 @@ class ShardEngine:
     # -- collate: whole batches, in order ----------------------------------------------------------------------------
 
     def _collate(self) -> None:
-        torch.set_num_threads(1)
+        self._limit_torch()
         pending: dict[int, _Batch] = {}
         error: BaseException | None = None
         try:

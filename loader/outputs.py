@@ -189,8 +189,9 @@ class _StepDraws:
 
     def block(self, number: int) -> list[float]:
         """Four numbers: draw `number` of the sample's counter."""
-        if number == 0:
-            return self.first()
+        first = self.first()
+        if 4 * (number + 1) <= len(first):
+            return first[4 * number : 4 * (number + 1)]
         index, occurrence = self.sample
         drawn = uniforms(self.key, np.array([index]), np.array([occurrence]), 4 * (number + 1))
         block: list[float] = drawn[0, 4 * number :].tolist()

@@ -12,14 +12,23 @@ from forebay.sharding import Kind, Schema, ShardReader
 
 __all__ = ["OPEN_SHARDS", "ReaderPool"]
 
-OPEN_SHARDS = 192
-"""Shards kept open at once: a window of 128 and what comes next, within the usual limit of 1,024 open files."""
+OPEN_SHARDS = 256
+"""Most shards kept open at once: a quarter of the usual limit of 1,024 open files."""
 
 
 class ReaderPool:
-    """Raw values of samples, from shards that stay open while they are in use. Thread-safe; one reads at a time."""
+    """Raw values of samples, from shards that stay open while they are in use. Thread-safe; one reads at a time.
 
-    def __init__(self, store: ShardStore, schema: Schema, columns: Sequence[str]) -> None:
+    Args:
+        store: opens shards; stays the caller's.
+        schema: of the data set.
+        columns: those to read.
+        in_use: shards that are read in turn: the window of the shuffle. A few more are kept open, not many, because a
+            shard that the cache has evicted occupies its disk until it is closed.
+    """
+
+    def __init__(self, store: ShardStore, schema: Schema, columns: Sequence[str], *, in_use: int = OPEN_SHARDS) -> None:
+        self._limit = min(in_use + 2, OPEN_SHARDS)
         self._read_nbytes = 0
         self._store = store
         self._scalar = {name: schema[name].kind is Kind.SCALAR for name in columns}
@@ -53,7 +62,7 @@ class ReaderPool:
         if reader is not None:
             self._open.move_to_end(shard)
             return reader
-        while len(self._open) >= OPEN_SHARDS:
+        while len(self._open) >= self._limit:
             self._open.popitem(last=False)[1].close()
         reader = self._store.open_shard(shard)
         self._open[shard] = reader

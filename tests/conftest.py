@@ -38,25 +38,32 @@ def open_files() -> dict[str, str]:
     }
 
 
+def left_behind(
+    threads_before: set[threading.Thread], files_before: set[str]
+) -> tuple[list[threading.Thread], list[str]]:
+    threads = [thread for thread in threading.enumerate() if thread not in threads_before and thread.is_alive()]
+    files = [p for p in open_files().values() if p not in files_before and not p.endswith((".so", ".py", ".pyc"))]
+    return threads, files
+
+
 @pytest.fixture(autouse=True)
 def nothing_left_behind() -> Iterator[None]:
     """Fail a test that leaves a thread, a child process or an open file, and show where the threads stand."""
     threads_before = set(threading.enumerate())
     files_before = set(open_files().values())
     yield
-    gc.collect()
-    left = [thread for thread in threading.enumerate() if thread not in threads_before and thread.is_alive()]
-    if left:
+    threads, files = left_behind(threads_before, files_before)
+    if threads or files:
+        gc.collect()  # what only a reference cycle holds is not left behind; collecting after every test takes minutes
+        threads, files = left_behind(threads_before, files_before)
+    if threads:
         frames = sys._current_frames()
-        stacks = "\n".join(
+        stacks = [
             f"{thread.name}:\n{''.join(traceback.format_stack(frames[thread.ident]))}"
-            for thread in left
+            for thread in threads
             if thread.ident in frames
-        )
-        pytest.fail(f"threads left behind: {[thread.name for thread in left]}\n{stacks}")
+        ]
+        pytest.fail(f"threads left behind: {[thread.name for thread in threads]}\n" + "\n".join(stacks))
     children = multiprocessing.active_children()
     assert not children, f"child processes left behind: {children}"
-    files = [
-        path for path in open_files().values() if path not in files_before and not path.endswith((".so", ".py", ".pyc"))
-    ]
     assert not files, f"files left open: {files}"

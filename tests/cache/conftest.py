@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from forebay.cache import CacheConfig, ShardStore, open_store
 from forebay.sharding import ShardWriter, StoredDataset, open_dataset
 
+OpenStore = Callable[[StoredDataset, CacheConfig], ShardStore]
 MakeDataset = Callable[..., StoredDataset]
 
 
@@ -34,3 +36,17 @@ def make_dataset(tmp_path: Path) -> MakeDataset:
         return data
 
     return make
+
+
+@pytest.fixture
+def opened() -> Iterator[OpenStore]:
+    """Opens stores that are closed after the test, also when it fails."""
+    stores: list[ShardStore] = []
+
+    def open_one(data: StoredDataset, config: CacheConfig) -> ShardStore:
+        stores.append(open_store(data, config))
+        return stores[-1]
+
+    yield open_one
+    for store in stores:
+        store.close()

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -118,7 +119,10 @@ def test_a_cache_of_half_the_data_hits_half_of_the_time_where_lru_does_not(polic
 
 
 @pytest.mark.parametrize(
-    ("budget", "mean", "window"), [(1000, 100.0, 10), (1000, 101.0, 9), (10, 100.0, 1), (10, 0.0, 10)]
+    ("budget", "sizes", "window"),
+    [(1000, [50, 150], 10), (1000, [101], 9), (10, [100, 100], 1), (10, [], 1), (10, [0], 10)],
 )
-def test_the_largest_window_that_fits_is_whole_shards_and_at_least_one(budget: int, mean: float, window: int) -> None:
-    assert fitting_window(budget, mean) == window
+def test_the_largest_window_that_fits_is_whole_shards_and_at_least_one(
+    budget: int, sizes: list[int], window: int
+) -> None:
+    assert fitting_window(budget, np.array(sizes, np.int64)) == window

@@ -190,3 +190,16 @@ def test_a_full_disk_is_a_smaller_budget(tmp_path: Path, data: StoredDataset) ->
     assert stats["hits"] + stats["misses"] == 24
     assert stats["fetched"] >= 2
     assert done.stderr.count("is full before the budget") == 1
+
+
+def test_a_script_that_closes_nothing_still_ends(tmp_path: Path, data: StoredDataset) -> None:
+    script = (
+        "import sys; from pathlib import Path; import numpy as np\n"
+        "from forebay.cache import CacheConfig, open_store; from forebay.sharding import EpochOrder, open_dataset\n"
+        "data = open_dataset(sys.argv[1])\n"
+        "store = open_store(data, CacheConfig(path=Path(sys.argv[2])))\n"
+        "order = EpochOrder(data.shard_rows, fingerprint=data.fingerprint, seed=0, epoch=0, shuffle=True)\n"
+        "store.follow(order.spans(), order.next_use)\n"
+    )
+    subprocess.run([sys.executable, "-c", script, data.name, str(tmp_path / "cache")], timeout=60, check=True)
+    assert leftovers(tmp_path / "cache") == []

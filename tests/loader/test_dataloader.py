@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import json
 import random
+import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -403,6 +404,19 @@ def test_images_that_do_not_stack_are_named(pictures: Path) -> None:
 
     with pytest.raises(ShapeError, match=r"row \d+ has shape"):
         list(DataLoader(ShardDataset(pictures), batch_size=8))
+
+
+def test_torch_threads_of_the_user_stay_as_they_were(pictures: Path) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    for _ in DataLoader(dataset(pictures), batch_size=16, num_workers=2):
+        assert torch.get_num_threads() == 2
+    seen: list[int] = []
+    thread = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
+    thread.start()
+    thread.join()
+    assert seen == [2]
+    torch.set_num_threads(before)
 
 
 def test_stats_tell_where_the_time_went(pictures: Path) -> None:
