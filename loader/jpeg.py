@@ -1,21 +1,27 @@
 """What a JPEG says of itself before its first scan: a walk over the markers that never looks outside the bytes.
 
-ITU-T T.81 (1992), annex B; the orientation is that of Exif 2.3, tag 0x0112 of the first directory.
+ITU-T T.81 (1992), annex B; the orientation is that of Exif 2.3, tag 0x0112 of the first directory, or without one that
+of XMP, as Pillow takes it.
 """
 
 from __future__ import annotations
 
+import re
 import struct
 from dataclasses import dataclass
 
 from forebay.errors import DecodeError
 
-__all__ = ["JpegHeader", "read_header"]
+__all__ = ["JpegHeader", "exif_orientation", "read_header", "xmp_orientation"]
 
 _SOI, _SOS, _APP1 = 0xD8, 0xDA, 0xE1
 _FRAMES = frozenset({*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC})
 _STANDALONE = frozenset({0x01, *range(0xD0, 0xD8)})
 _ORIENTATION = 0x0112
+_EXIF, _XMP = b"Exif\0\0", b"http://ns.adobe.com/xap/1.0/\0"
+_INTEGERS = {1: "B", 3: "H", 4: "I"}
+"""Types of a TIFF tag, and how `struct` reads them. Exif says SHORT; files are found with the others."""
+_XMP_ORIENTATION = re.compile(rb'tiff:Orientation(?:="|>)([1-8])')
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +51,7 @@ def read_header(data: memoryview) -> JpegHeader:
     size = len(data)
     if size < 4 or data[0] != 0xFF or data[1] != _SOI:
         raise DecodeError("not a JPEG: it does not begin with FF D8")
-    at, orientation = 2, 1
+    at, orientation, xmp = 2, None, None
     frame: tuple[int, int, int, int, int] | None = None
     while True:
         if at + 4 > size:
@@ -66,31 +72,41 @@ def read_header(data: memoryview) -> JpegHeader:
                 raise DecodeError(f"the JPEG's frame header at byte {at} is too short")
             precision, height, width, components = struct.unpack_from(">BHHB", data, at + 4)
             frame = marker - 0xC0, precision, height, width, components
-        elif marker == _APP1 and orientation == 1 and length >= 16:
-            orientation = _exif_orientation(data[at + 4 : at + 2 + length])
+        elif marker == _APP1 and orientation is None:
+            segment = data[at + 4 : at + 2 + length]
+            if segment[: len(_EXIF)] == _EXIF:
+                orientation = exif_orientation(segment)
+            elif xmp is None and segment[: len(_XMP)] == _XMP:
+                xmp = xmp_orientation(segment)
         at += 2 + length
     if frame is None:
         raise DecodeError("the JPEG has a scan before any frame header")
-    return JpegHeader(*frame, orientation)
+    return JpegHeader(*frame, orientation or xmp or 1)
 
 
-def _exif_orientation(segment: memoryview) -> int:
-    """The orientation in an APP1 segment; 1 when it has none, or none that can be read, as Pillow takes it."""
-    if bytes(segment[:6]) != b"Exif\0\0":
-        return 1
-    tiff = segment[6:]
+def exif_orientation(exif: bytes | memoryview) -> int | None:
+    """The orientation in a block of Exif, from 1 to 8; None when it has none, or none that can be read."""
+    tiff = memoryview(exif)
+    if tiff[: len(_EXIF)] == _EXIF:
+        tiff = tiff[len(_EXIF) :]
     order = {b"II": "<", b"MM": ">"}.get(bytes(tiff[:2]))
     if order is None or len(tiff) < 10:
-        return 1
+        return None
     (start,) = struct.unpack_from(order + "I", tiff, 4)
     if start + 2 > len(tiff):
-        return 1
+        return None
     (entries,) = struct.unpack_from(order + "H", tiff, start)
-    for i in range(entries):
-        entry = start + 2 + 12 * i
-        if entry + 12 > len(tiff):
-            return 1
-        tag, kind, count, value = struct.unpack_from(order + "HHIH", tiff, entry)
+    for entry in range(start + 2, min(start + 2 + 12 * entries, len(tiff) - 11), 12):
+        tag, kind, count = struct.unpack_from(order + "HHI", tiff, entry)
         if tag == _ORIENTATION:
-            return value if kind == 3 and count == 1 and 1 <= value <= 8 else 1
-    return 1
+            if kind not in _INTEGERS or count != 1:
+                return None
+            (value,) = struct.unpack_from(order + _INTEGERS[kind], tiff, entry + 8)
+            return value if 1 <= value <= 8 else None
+    return None
+
+
+def xmp_orientation(xmp: bytes | memoryview) -> int | None:
+    """The orientation in a packet of XMP, from 1 to 8, or None."""
+    found = _XMP_ORIENTATION.search(xmp)
+    return None if found is None else int(found[1])

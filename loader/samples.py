@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from forebay.errors import SampleError, ShapeError, SourceError
-from forebay.loader.decode import Orientation, decode_image, decode_mask
+from forebay.loader.decode import Orientation, Scratch, decode_image, decode_mask
 from forebay.loader.outputs import Draws, OutputProgram
 from forebay.sharding import Column, Kind, Schema
 
@@ -29,7 +30,10 @@ Place = tuple[int, int]
 
 
 class SampleMaker:
-    """Decodes the columns of a sample, each once, and runs the output programs on them. Thread-safe: it keeps nothing.
+    """Decodes the columns of a sample, each once, and runs the output programs on them. Thread-safe.
+
+    All that it keeps is memory to decode into, for each thread and column: it is used where every output of the column
+    ends in a slot, so that nobody keeps the decoded picture.
 
     Args:
         schema: of the data set.
@@ -46,6 +50,26 @@ class SampleMaker:
         self._schema_columns = {name: schema[name] for name in self.columns}
         self._orientation = orientation
         self._max_pixels = max_pixels
+        self._users = {
+            name: [
+                (p, k) for p, program in enumerate(programs) for k, used in enumerate(program.columns) if used == name
+            ]
+            for name in self.columns
+        }
+        self._of_thread = threading.local()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_of_thread": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._of_thread = threading.local()
+
+    def _scratch(self, column: str) -> Scratch:
+        blocks: dict[str, Scratch] = self._of_thread.__dict__
+        if column not in blocks:
+            blocks[column] = Scratch()
+        return blocks[column]
 
     def make(
         self, raw: dict[str, Any], draws: Sequence[Draws], i: int, out: Sequence[tuple[Tensor | None, ...]]
@@ -57,7 +81,7 @@ class SampleMaker:
         """
         stage = "decode"
         try:
-            decoded = {name: self._decode(column, raw[name]) for name, column in self._schema_columns.items()}
+            decoded = {name: self._decode(column, raw[name], out) for name, column in self._schema_columns.items()}
             stage = "transform"
             return [
                 program.apply(tuple(decoded[name] for name in program.columns), drawn, i, slot)
@@ -69,10 +93,16 @@ class SampleMaker:
             error.add_note(f"forebay stage: {stage}")
             raise StageFailed(stage) from error
 
-    def _decode(self, column: Column, raw: Any) -> Any:
+    def _decode(self, column: Column, raw: Any, out: Sequence[tuple[Tensor | None, ...]]) -> Any:
         match column.kind:
             case Kind.IMAGE:
-                return decode_image(raw, max_pixels=self._max_pixels, orientation=self._orientation)
+                copied = all(slots[k] is not None for p, k in self._users[column.name] for slots in (out[p],))
+                return decode_image(
+                    raw,
+                    max_pixels=self._max_pixels,
+                    orientation=self._orientation,
+                    scratch=self._scratch(column.name) if copied else None,
+                )
             case Kind.MASK:
                 return decode_mask(raw, max_pixels=self._max_pixels, orientation=self._orientation)
             case Kind.STR:
