@@ -89,6 +89,7 @@ def decode_image(
         data: the encoded bytes: JPEG, PNG, WebP, AVIF, GIF, BMP, TIFF, PPM or MPO.
         max_pixels: a picture that claims more is refused before anything is decoded.
         orientation: "apply" turns it upright by EXIF; "ignore" leaves it as stored (TIFF is upright either way).
+        scratch: where the result may lie, overwritten by the next picture; fresh memory when None.
 
     Returns:
         uint8 (H, W, 3), RGB; a view with other strides where the picture was turned.

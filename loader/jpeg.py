@@ -19,8 +19,8 @@ _FRAMES = frozenset({*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC})
 _STANDALONE = frozenset({0x01, *range(0xD0, 0xD8)})
 _ORIENTATION = 0x0112
 _EXIF, _XMP = b"Exif\0\0", b"http://ns.adobe.com/xap/1.0/\0"
-_INTEGERS = {1: "B", 3: "H", 4: "I"}
-"""Types of a TIFF tag, and how `struct` reads them. Exif says SHORT; files are found with the others."""
+_INTEGERS = {3: "H", 4: "I"}
+"""Types of a TIFF tag, and how `struct` reads them: SHORT, as Exif has it, and LONG, which Pillow takes too."""
 _XMP_ORIENTATION = re.compile(rb'tiff:Orientation(?:="|>)([1-8])')
 
 

@@ -46,6 +46,8 @@ class _Mixing:
     def __post_init__(self) -> None:
         if self.alpha <= 0:
             raise ConfigError(f"{type(self).__name__}({self.alpha}): alpha is above 0")
+        if self.num_classes is not None and self.num_classes < 1:
+            raise ConfigError(f"{type(self).__name__}: num_classes={self.num_classes}; give 1 or more")
 
     def check(self, schema: Schema) -> None:
         """See `BatchTransform`."""

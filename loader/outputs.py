@@ -16,8 +16,10 @@ import torch
 from torch import Tensor
 
 from forebay.errors import ConfigError
+from forebay.loader.draws import Draws, Numbers, draw
+from forebay.loader.mixing import CutMix, MixUp
 from forebay.loader.pixels import from_pixels
-from forebay.loader.randomness import DrawKey, uniforms
+from forebay.loader.randomness import DrawKey
 from forebay.loader.steps import Step, make_step
 from forebay.loader.transforms import Declared, From, Transform
 from forebay.sharding import Column, Kind, Schema
@@ -28,6 +30,7 @@ Int64s = npt.NDArray[np.int64]
 _Made = Sequence[Transform] | From
 Transforms = Mapping[str, _Made] | Mapping[tuple[str, ...], _Made] | Mapping[str | tuple[str, ...], _Made]
 _PICTURES = (Kind.IMAGE, Kind.MASK)
+_RESIZED = (torch.uint8, torch.float32, torch.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,22 +49,24 @@ class TensorSpec:
         return (count, *self.shape), tuple(range(len(self.shape) + 1))
 
 
-@dataclass(frozen=True, slots=True)
-class Draws:
-    """The numbers of one batch for one program."""
-
-    seed: int
-    epoch: int
-    indices: Int64s
-    occurrences: Int64s
-    numbers: list[list[list[float]] | None]
-    """By step: (B, draws) uniform numbers, or None."""
-
-
 class OutputProgram:
-    """Makes one output, or several of one geometry, from as many columns. Thread-safe: it keeps nothing."""
+    """Makes one output, or several of one geometry, from as many columns. Thread-safe: it keeps nothing.
 
-    def __init__(self, names: tuple[str, ...], columns: tuple[Column, ...], transforms: Sequence[Transform]) -> None:
+    Args:
+        names: of the outputs.
+        columns: that they come from.
+        transforms: in order.
+        shared: others read the same decoded values, so a callable, which may change what it is given, gets a copy.
+    """
+
+    def __init__(
+        self,
+        names: tuple[str, ...],
+        columns: tuple[Column, ...],
+        transforms: Sequence[Transform],
+        *,
+        shared: bool = False,
+    ) -> None:
         self.names = names
         self.columns = tuple(column.name for column in columns)
         self.ragged = tuple(column.kind is Kind.TENSOR and column.is_variable for column in columns)
@@ -71,7 +76,9 @@ class OutputProgram:
         self._check(columns, transforms)
         self._masks = tuple(kind is Kind.MASK for kind in self._kinds)
         self._steps = [make_step(transform) for transform in transforms]
-        self._keys = _step_keys(self._steps)
+        self._check_types()
+        self._copied_at = next((k for k, step in enumerate(self._steps) if step.opaque and shared), None)
+        self._streams = _stream_names(self._steps)
         self.specs = tuple(self._spec(kind) for kind in self._kinds)
         """By output, what it surely is; None where samples may differ."""
 
@@ -84,11 +91,28 @@ class OutputProgram:
                         f"{type(transform).__name__} acts on image and mask columns, and {wrong.name!r} is "
                         f"{wrong.spec}; a callable f(x) acts on any"
                     )
-            elif not callable(transform):
+            elif isinstance(transform, MixUp | CutMix):
+                raise ConfigError(
+                    f"output {'+'.join(self.names)}: {type(transform).__name__} acts on batches; give it to the "
+                    "loader: DataLoader(..., batch_transforms=[...])"
+                )
+            elif not callable(transform) or (isinstance(transform, type) and issubclass(transform, Declared)):
                 raise ConfigError(
                     f"output {'+'.join(self.names)}: {transform!r} is no transform; give one of forebay.transforms, "
                     "or a callable"
                 )
+
+    def _check_types(self) -> None:
+        dtype = torch.uint8
+        for step in self._steps:
+            if step.opaque:
+                return
+            if step.resizes and dtype not in _RESIZED:
+                raise ConfigError(
+                    f"output {'+'.join(self.names)}: {step.name} acts on uint8, float32 and float64, not on "
+                    f"{dtype}; put it before ToDtype"
+                )
+            dtype = step.dtype_after(dtype)
 
     def _spec(self, kind: Kind) -> TensorSpec | None:
         if kind is not Kind.IMAGE:
@@ -103,7 +127,7 @@ class OutputProgram:
         return None if size is None else TensorSpec((3, *size), dtype, channels_last=True)
 
     def draw(self, *, seed: int, epoch: int, indices: Int64s, occurrences: Int64s) -> Draws:
-        """The numbers of a batch, a vectorised call a random step.
+        """The numbers of a batch, by one vectorised call.
 
         Args:
             seed: of the loader.
@@ -111,14 +135,9 @@ class OutputProgram:
             indices: int64 (B,) of the samples in the data set.
             occurrences: int64 (B,) of each in the epoch, 0 the first time.
         """
-        numbers: list[list[list[float]] | None] = []
-        for step, key in zip(self._steps, self._keys, strict=True):
-            drawn = uniforms(self._draw_key(key, seed, epoch), indices, occurrences, step.draws) if step.draws else None
-            numbers.append(None if drawn is None else drawn.tolist())
-        return Draws(seed, epoch, indices, occurrences, numbers)
-
-    def _draw_key(self, key: str, seed: int, epoch: int) -> DrawKey:
-        return DrawKey(seed, "+".join(self.names), key, epoch)
+        output = "+".join(self.names)
+        keys = [DrawKey(seed, output, name, epoch) for name in self._streams]
+        return draw(keys, [step.draws for step in self._steps], indices, occurrences)
 
     def apply(self, decoded: Sequence[Any], draws: Draws, i: int, out: Sequence[Tensor | None]) -> tuple[Any, ...]:
         """Make sample `i` of the batch that `draws` belongs to.
@@ -143,13 +162,15 @@ class OutputProgram:
             raise ValueError(f"columns that share geometry differ in size: {sizes}")
         last = len(self._steps) - 1
         for k, step in enumerate(self._steps):
-            values = step.run(values, self._masks, _StepDraws(self, draws, k, i), out if k == last else None)
+            if k == self._copied_at:
+                values = [value.clone(memory_format=torch.channels_last) for value in values]
+            values = step.run(values, self._masks, Numbers(draws, k, i), out if k == last else None)
         return tuple(self._finish(*each) for each in zip(values, self._masks, out, strict=True))
 
     def _apply_plain(self, decoded: Sequence[Any], draws: Draws, i: int) -> tuple[Any, ...]:
         values = [torch.from_numpy(np.array(value)) if isinstance(value, np.ndarray) else value for value in decoded]
         for k, step in enumerate(self._steps):
-            values = step.run(values, (), _StepDraws(self, draws, k, i), None)
+            values = step.run(values, (), Numbers(draws, k, i), None)
         return tuple(values)
 
     @staticmethod
@@ -163,50 +184,15 @@ class OutputProgram:
         return out
 
 
-class _StepDraws:
-    """The numbers of one step for one sample; those beyond the first few are computed only when asked for."""
-
-    __slots__ = ("_draws", "_i", "_k", "_program")
-
-    def __init__(self, program: OutputProgram, draws: Draws, k: int, i: int) -> None:
-        self._program, self._draws, self._k, self._i = program, draws, k, i
-
-    @property
-    def key(self) -> DrawKey:
-        """The step's stream."""
-        return self._program._draw_key(self._program._keys[self._k], self._draws.seed, self._draws.epoch)
-
-    @property
-    def sample(self) -> tuple[int, int]:
-        """Index and occurrence."""
-        return int(self._draws.indices[self._i]), int(self._draws.occurrences[self._i])
-
-    def first(self) -> list[float]:
-        """The numbers that were drawn with the batch."""
-        numbers = self._draws.numbers[self._k]
-        assert numbers is not None
-        return numbers[self._i]
-
-    def block(self, number: int) -> list[float]:
-        """Four numbers: draw `number` of the sample's counter."""
-        first = self.first()
-        if 4 * (number + 1) <= len(first):
-            return first[4 * number : 4 * (number + 1)]
-        index, occurrence = self.sample
-        drawn = uniforms(self.key, np.array([index]), np.array([occurrence]), 4 * (number + 1))
-        block: list[float] = drawn[0, 4 * number :].tolist()
-        return block
-
-
-def _step_keys(steps: Sequence[Step]) -> list[str]:
+def _stream_names(steps: Sequence[Step]) -> list[str]:
     """Names of the steps' streams: the transform's name and its occurrence in the list."""
     seen: dict[str, int] = {}
-    keys = []
+    names = []
     for step in steps:
         count = seen.get(step.name, 0)
         seen[step.name] = count + 1
-        keys.append(f"{step.name}#{count}")
-    return keys
+        names.append(f"{step.name}#{count}")
+    return names
 
 
 def compile_outputs(
@@ -230,15 +216,16 @@ def compile_outputs(
             raise ConfigError(f"transforms: output {name!r} is made twice")
         if name.startswith("__"):
             raise ConfigError(f"transforms: output {name!r}: names that begin with __ are forebay's own")
-    mentioned = {column.name for _, sources, _ in declared for column in sources}
+    read = [column.name for _, sources, _ in declared for column in sources]
     programs: list[OutputProgram] = []
     wanted = [column.name for column in schema.select(columns)]
-    for name in dict.fromkeys([*wanted, *(c.name for _, sources, _ in declared for c in sources)]):
-        if name not in mentioned:
+    for name in dict.fromkeys([*wanted, *read]):
+        if name not in read:
             programs.append(OutputProgram((name,), (schema[name],), ()))
         for output, sources, steps in declared:
             if sources[0].name == name:
-                programs.append(OutputProgram(output, sources, steps))
+                shared = any(read.count(column.name) > 1 for column in sources)
+                programs.append(OutputProgram(output, sources, steps, shared=shared))
     return programs
 
 

@@ -8,13 +8,14 @@ column differ, and no draw depends on a thread, a rank or a batch.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import xxhash
 
-__all__ = ["DrawKey", "generator", "hash_name", "philox4x64", "uniforms"]
+__all__ = ["DrawKey", "generator", "hash_name", "philox4x64", "uniforms", "uniforms_of_batch"]
 
 Words = npt.NDArray[np.uint64]
 
@@ -93,16 +94,38 @@ def uniforms(
     Returns:
         float64 (B, count).
     """
-    blocks = -(-count // 4)
-    counter = np.empty((len(indices), blocks, 4), dtype=np.uint64)
-    counter[:, :, 0] = np.arange(blocks, dtype=np.uint64)
-    counter[:, :, 1] = hash_name(key.transform)
-    counter[:, :, 2] = (indices.astype(np.uint64) | (occurrences.astype(np.uint64) << np.uint64(OCCURRENCE_BITS)))[
-        :, None
+    return uniforms_of_batch([(key, count)], indices, occurrences)[0]
+
+
+def uniforms_of_batch(
+    streams: Sequence[tuple[DrawKey, int]], indices: npt.NDArray[np.int64], occurrences: npt.NDArray[np.int64]
+) -> list[npt.NDArray[np.float64]]:
+    """`uniforms` of several transforms of one output, by one call of the cipher: its cost is numpy's, a call.
+
+    Args:
+        streams: keys, which differ in the transform only, and how many numbers of each a sample needs.
+        indices: int64 (B,) of the samples in the data set.
+        occurrences: int64 (B,) of each sample in the epoch, 0 the first time.
+
+    Returns:
+        By stream, float64 (B, count).
+    """
+    if not streams:
+        return []
+    blocks = [-(-count // 4) for _, count in streams]
+    counter = np.empty((len(indices), sum(blocks), 4), dtype=np.uint64)
+    counter[:, :, 0] = np.concatenate([np.arange(n, dtype=np.uint64) for n in blocks])
+    counter[:, :, 1] = np.repeat(np.array([hash_name(key.transform) for key, _ in streams], dtype=np.uint64), blocks)
+    samples = indices.astype(np.uint64) | (occurrences.astype(np.uint64) << np.uint64(OCCURRENCE_BITS))
+    counter[:, :, 2] = samples[:, None]
+    counter[:, :, 3] = streams[0][0].epoch
+    words = philox4x64(counter, streams[0][0].key).reshape(len(indices), 4 * sum(blocks))
+    numbers = (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    ends = np.cumsum(blocks) * 4
+    return [
+        numbers[:, end - 4 * n : end - 4 * n + count]
+        for end, n, (_, count) in zip(ends.tolist(), blocks, streams, strict=True)
     ]
-    counter[:, :, 3] = key.epoch
-    words = philox4x64(counter, key.key).reshape(len(indices), 4 * blocks)[:, :count]
-    return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def generator(key: DrawKey, *, index: int, occurrence: int) -> np.random.Generator:

@@ -44,14 +44,14 @@ class ShardLoader:
         self._engine: weakref.ref[ShardEngine] | None = None
         for transform in settings.batch_transforms:
             transform.check(dataset.schema)
-        self._check_not_empty()
+        self._check_not_empty(settings.global_batch_size or settings.batch_size or 1)
         self.reset_stats()
 
-    def _check_not_empty(self) -> None:
-        if self._settings.drop_last and len(self._dataset) and not len(self):
+    def _check_not_empty(self, global_batch_size: int) -> None:
+        if self._settings.drop_last and 0 < len(self._dataset) < global_batch_size:
             raise ConfigError(
                 f"{self._dataset.data.name} has {len(self._dataset):,} samples, fewer than a global batch of "
-                f"{self._global_batch_size(self._ranks()):,}, and drop_last=True would leave no batch at all; make the "
+                f"{global_batch_size:,}, and drop_last=True would leave no batch at all; make the "
                 "batch smaller, or pass drop_last=False for one short batch"
             )
 
@@ -84,7 +84,8 @@ class ShardLoader:
             RankMismatchError: on every rank, when the ranks are not about to read the same.
         """
         ranks = self._ranks()
-        self._settle(ranks)
+        self._settle(ranks)  # first, so that ranks that differ all learn it here instead of one raising alone
+        self._check_not_empty(self._global_batch_size(ranks))
         assert self._seed is not None
         epoch, start = self._next()
         current = Pass(epoch, self._grid(ranks, start))

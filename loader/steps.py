@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from forebay.errors import ConfigError
 from forebay.loader import pixels
-from forebay.loader.randomness import DrawKey, generator
+from forebay.loader.draws import Numbers
+from forebay.loader.randomness import generator
 from forebay.loader.transforms import (
     CenterCrop,
     Normalize,
@@ -29,28 +30,10 @@ from forebay.loader.transforms import (
 )
 from forebay.loader.windows import central_window, random_resized_window, random_window, scaled_size
 
-__all__ = ["Numbers", "Step", "make_step"]
+__all__ = ["Step", "make_step"]
 
 HW = tuple[int, int]
 Outs = Sequence[Tensor | None] | None
-
-
-class Numbers(Protocol):
-    """The random numbers of one step for one sample."""
-
-    @property
-    def key(self) -> DrawKey:
-        """The stream."""
-
-    @property
-    def sample(self) -> tuple[int, int]:
-        """Index in the data set, and occurrence in the epoch."""
-
-    def first(self) -> list[float]:
-        """The `draws` numbers that were drawn with the batch."""
-
-    def block(self, number: int) -> list[float]:
-        """Four more, for a step that may need them."""
 
 
 class Step:
@@ -60,7 +43,9 @@ class Step:
     draws: int = 0
     """Numbers that it needs for each sample."""
     opaque: bool = False
-    """Whether nothing is known of what it returns."""
+    """Whether nothing is known of what it returns, nor whether it changes what it is given."""
+    resizes: bool = False
+    """Whether it interpolates pictures, which torch does for uint8, float32 and float64."""
 
     def size_after(self, size: HW | None) -> HW | None:
         """Height and width of every sample after it, given those before it."""
@@ -76,6 +61,8 @@ class Step:
 
 
 class _Resize(Step):
+    resizes = True
+
     def __init__(self, transform: Resize) -> None:
         self.name = "Resize"
         self._size, self._shorter = transform.size, transform.shorter
@@ -121,8 +108,12 @@ class _RandomCrop(Step):
         edge = self._transform.padding
         if edge:
             values = [pixels.pad(value, (edge, edge, edge, edge)) for value in values]
-        if self._transform.pad_if_needed:
-            values = _padded_to(values, self._size)
+        if (
+            self._transform.pad_if_needed
+        ):  # as torchvision does: all that is missing on both sides, so the place is random
+            height, width = values[0].shape[2:]
+            y, x = max(self._size[0] - height, 0), max(self._size[1] - width, 0)
+            values = [pixels.pad(value, (x, y, x, y)) for value in values] if x or y else values
         height, width = values[0].shape[2:]
         if height < self._size[0] or width < self._size[1]:
             raise ValueError(
@@ -135,6 +126,7 @@ class _RandomCrop(Step):
 
 class _RandomResizedCrop(Step):
     draws = RandomResizedCrop.draws
+    resizes = True
 
     def __init__(self, transform: RandomResizedCrop) -> None:
         self.name = "RandomResizedCrop"

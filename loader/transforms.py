@@ -42,7 +42,7 @@ Size = int | tuple[int, int]
 def _square(name: str, size: Any) -> tuple[int, int]:
     """`size` as (height, width)."""
     pair = (size, size) if isinstance(size, int) and not isinstance(size, bool) else size
-    if not (isinstance(pair, Sequence) and len(pair) == 2 and all(isinstance(side, int) and side > 0 for side in pair)):
+    if not (isinstance(pair, Sequence) and len(pair) == 2 and all(type(side) is int and side > 0 for side in pair)):
         raise ConfigError(f"{name}: size={size!r}; give pixels, as one int or (height, width)")
     return pair[0], pair[1]
 
@@ -116,7 +116,7 @@ class RandomCrop(Declared):
 
     def __post_init__(self) -> None:
         _square("RandomCrop", self.size)
-        if self.padding < 0:
+        if not isinstance(self.padding, int) or self.padding < 0:
             raise ConfigError(f"RandomCrop: padding={self.padding}; give 0 or more pixels")
 
     @property
@@ -172,7 +172,8 @@ class Normalize(Declared):
     std: tuple[float, ...] = IMAGENET_STD
 
     def __post_init__(self) -> None:
-        if len(self.mean) != 3 or len(self.std) != 3 or any(value <= 0 for value in self.std):
+        sound = all(isinstance(values, Sequence) and len(values) == 3 for values in (self.mean, self.std))
+        if not sound or not all(value > 0 for value in self.std):
             raise ConfigError(f"Normalize: mean={self.mean}, std={self.std}; give three of each, std above 0")
 
 

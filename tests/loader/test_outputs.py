@@ -97,7 +97,9 @@ def test_random_crop_takes_a_whole_window_somewhere() -> None:
     assert len(seen) > 20
     with pytest.raises(ValueError, match="smaller than RandomCrop"):
         run([T.RandomCrop(100)])
-    assert run([T.RandomCrop(100, pad_if_needed=True)]).shape == (3, 100, 100)
+    padded = [run([T.RandomCrop(100, pad_if_needed=True)], index=index) for index in range(10)]
+    assert {image.shape for image in padded} == {(3, 100, 100)}
+    assert len({int((image.sum((0, 2)) > 0).nonzero()[0]) for image in padded}) > 2, "always padded at the same edge"
     assert run([T.RandomCrop(100, padding=8)]).shape == (3, 100, 100)
 
 
@@ -215,6 +217,15 @@ def test_two_views_of_one_column_replace_it() -> None:
     assert [p.columns for p in programs] == [("image",), ("image",), ("label",)]
 
 
+def test_a_callable_that_writes_into_its_picture_leaves_other_views_alone() -> None:
+    views = {"view1": T.From("image", [T.CenterCrop(8), Tensor.zero_]), "view2": T.From("image", [])}
+    first, second = compile_outputs(SCHEMA, ["image"], views)
+    draws = first.draw(seed=0, epoch=0, indices=np.array([0]), occurrences=np.array([0]))
+    decoded = PIXELS.copy()
+    assert not first.apply((decoded,), draws, 0, (None,))[0].any()
+    assert np.array_equal(hwc(second.apply((decoded,), draws, 0, (None,))[0]), PIXELS)
+
+
 def test_image_and_mask_share_geometry_and_masks_keep_their_values() -> None:
     steps = [T.RandomResizedCrop(40), T.RandomHorizontalFlip(), T.Normalize()]
     position = np.zeros((90, 120, 3), np.uint8)
@@ -255,6 +266,9 @@ def test_masks_are_resized_as_pillows_nearest(size: tuple[int, int]) -> None:
         (None, {("a", "b"): T.From("image", [])}, "several outputs"),
         (None, {"__valid__": T.From("image", [])}, "__"),
         (None, {"image": [T.Seeded(print)]}, "worker processes"),
+        (None, {"image": [T.RandomHorizontalFlip]}, "no transform"),
+        (None, {"image": [T.MixUp(0.2)]}, "batch_transforms"),
+        (None, {"image": [T.ToDtype(torch.bfloat16), T.Resize((8, 8))]}, "before ToDtype"),
     ],
 )
 def test_what_cannot_work_is_refused_at_once(columns: Any, transforms: Any, word: str) -> None:
@@ -286,9 +300,12 @@ def test_a_column_that_is_not_there_is_refused() -> None:
         lambda: T.ToDtype("float32"),  # type: ignore[arg-type]
         lambda: T.ToDtype(torch.uint8, scale=True),
         lambda: T.MixUp(0.0),
+        lambda: T.CutMix(1.0, num_classes=0),
+        lambda: T.Resize((True, 8)),
+        lambda: T.Normalize(0.5, 0.5),  # type: ignore[arg-type]
         lambda: T.From(["image"], []),  # type: ignore[arg-type]
     ],
-    ids=range(17),
+    ids=range(20),
 )
 def test_a_transform_checks_its_settings(make: Any) -> None:
     with pytest.raises(ConfigError):

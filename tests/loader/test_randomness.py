@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forebay.loader.randomness import DrawKey, generator, philox4x64, uniforms
+from forebay.loader.randomness import DrawKey, generator, philox4x64, uniforms, uniforms_of_batch
 
 WORD = st.integers(0, 2**64 - 1)
 ONES = 2**64 - 1
@@ -59,6 +59,15 @@ def test_a_samples_numbers_do_not_depend_on_its_batch(indices: list[int], count:
     assert batch.shape == (len(indices), count)
     assert np.array_equal(batch, np.array(alone))
     assert ((batch >= 0) & (batch < 1)).all()
+
+
+def test_transforms_drawn_together_get_the_numbers_that_each_gets_alone() -> None:
+    streams = [(DrawKey(3, "image", f"Crop#{k}", 7), count) for k, count in enumerate((1, 24, 4, 2))]
+    indices, occurrences = np.array([5, 0, 2**40]), np.array([0, 1, 0])
+    together = uniforms_of_batch(streams, indices, occurrences)
+    for (key, count), numbers in zip(streams, together, strict=True):
+        assert np.array_equal(numbers, uniforms(key, indices, occurrences, count))
+    assert uniforms_of_batch([], indices, occurrences) == []
 
 
 def test_numbers_are_uniform_and_uncorrelated() -> None:
