@@ -12,12 +12,10 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -27,7 +25,7 @@ from forebay.loader.bad_samples import REPLACEMENT_TRIES, replacement_rows
 from forebay.loader.batches import BatchGrid
 from forebay.loader.channel import Channel, ChannelClosed, ChannelEnd
 from forebay.loader.device import DeviceCopy
-from forebay.loader.outputs import Draws
+from forebay.loader.pending_batch import PendingBatch, Places
 from forebay.loader.randomness import DrawKey, generator
 from forebay.loader.readers import ReaderPool
 from forebay.loader.samples import INDEX, VALID, SampleMaker, StageFailed, collate
@@ -78,48 +76,6 @@ class Delivery:
     copied: torch.cuda.Event | None = None
 
 
-class _Batch:
-    """A batch in the making. Decode threads write disjoint places of it; the last one out hands it on."""
-
-    __slots__ = (
-        "bad",
-        "chunks_left",
-        "draws",
-        "failures",
-        "indices",
-        "made",
-        "number",
-        "raw",
-        "rows",
-        "shards",
-        "slots",
-        "start",
-        "valid",
-    )
-
-    def __init__(self, number: int, start: int) -> None:
-        self.number = number
-        self.start = start
-        self.shards: list[int] = []
-        self.rows: list[int] = []
-        self.indices: npt.NDArray[np.int64] = np.empty(0, np.int64)
-        self.valid: npt.NDArray[np.bool_] = np.empty(0, np.bool_)
-        self.raw: list[dict[str, Any] | None] = []
-        self.draws: list[Draws] = []
-        self.slots: list[tuple[Tensor | None, ...]] = []
-        self.made: list[list[tuple[Any, ...]]] = []
-        self.bad: dict[int, SampleError] = {}
-        self.failures: dict[int, BaseException] = {}
-        self.chunks_left = 0
-
-    def fail(self, place: int, error: BaseException) -> None:
-        self.failures[place] = error
-
-    def failure(self) -> BaseException | None:
-        """The failure of the earliest sample, whichever thread was first."""
-        return self.failures[min(self.failures)] if self.failures else None
-
-
 class ShardEngine:
     """One pass. Started by the constructor; `next` from one thread, `close` from any, any number of times."""
 
@@ -131,8 +87,8 @@ class ShardEngine:
         self._slots = SlotPool(pin_memory=settings.pin_memory, idle_limit=settings.prefetch + 2)
         self._copy = DeviceCopy(settings.device) if settings.device is not None else None
         self._in_flight: Channel[None] = Channel(capacity=settings.prefetch, capacity_nbytes=settings.prefetch_nbytes)
-        self._work: Channel[tuple[_Batch, int, int]] = Channel(capacity=1 << 30)
-        self._finished: Channel[_Batch] = Channel(capacity=1 << 30)
+        self._work: Channel[tuple[PendingBatch, int, int]] = Channel(capacity=1 << 30)
+        self._finished: Channel[PendingBatch] = Channel(capacity=1 << 30)
         self._ready: Channel[Delivery] = Channel(capacity=1)
         names = [type(transform).__name__ for transform in settings.batch_transforms]
         self._batch_keys = [f"{name}#{names[:k].count(name)}" for k, name in enumerate(names)]
@@ -208,7 +164,7 @@ class ShardEngine:
         try:
             for number in range(len(grid)):
                 self._in_flight.put(None, self._batch_nbytes)
-                batch = _Batch(number, grid.bounds(number)[0])
+                batch = PendingBatch(number, grid.bounds(number)[0])
                 try:
                     self._fill(batch)
                 except Exception as error:  # noqa: BLE001 - delivered in the batch's turn
@@ -224,7 +180,7 @@ class ShardEngine:
         finally:
             self._work.finish()
 
-    def _fill(self, batch: _Batch) -> None:
+    def _fill(self, batch: PendingBatch) -> None:
         s = self._settings
         positions, batch.valid = s.grid.rank_positions(batch.number, rank=s.rank, world_size=s.world_size)
         with self._meter.read.work(len(positions)):
@@ -243,6 +199,8 @@ class ShardEngine:
             for program in s.maker.programs
         ]
         batch.made = [[()] * len(positions) for _ in s.maker.programs]
+        slots_nbytes = sum(slot.nbytes for slots in batch.slots for slot in slots if slot is not None)
+        self._batch_nbytes = max(self._batch_nbytes, slots_nbytes + sum(map(_raw_nbytes, batch.raw)))
 
     # -- decode: raw bytes in, samples in the batch's slot out -------------------------------------------------------
 
@@ -264,7 +222,7 @@ class ShardEngine:
         except ChannelClosed:
             pass
 
-    def _make(self, batch: _Batch, i: int) -> None:
+    def _make(self, batch: PendingBatch, i: int) -> None:
         raw = batch.raw[i]
         assert raw is not None
         batch.raw[i] = None
@@ -277,12 +235,12 @@ class ShardEngine:
                 raise error from failed.__cause__
             self._replace(batch, i, error)
 
-    def _make_from(self, raw: dict[str, Any], batch: _Batch, i: int) -> None:
+    def _make_from(self, raw: dict[str, Any], batch: PendingBatch, i: int) -> None:
         out = [tuple(None if slot is None else slot[i] for slot in slots) for slots in batch.slots]
         for made, values in zip(batch.made, self._settings.maker.make(raw, batch.draws, i, out), strict=True):
             made[i] = values
 
-    def _replace(self, batch: _Batch, i: int, error: SampleError) -> None:
+    def _replace(self, batch: PendingBatch, i: int, error: SampleError) -> None:
         """Fill the place of a bad sample from its shard; the numbers drawn for the place stay as they are."""
         s, shard = self._settings, batch.shards[i]
         rows = int(s.data.shard_rows[shard])
@@ -311,7 +269,7 @@ class ShardEngine:
 
     def _collate(self) -> None:
         self._limit_torch()
-        pending: dict[int, _Batch] = {}
+        pending: dict[int, PendingBatch] = {}
         error: BaseException | None = None
         try:
             for number in range(len(self._settings.grid)):
@@ -330,10 +288,10 @@ class ShardEngine:
             error = raised
         self._ready.finish(error)
 
-    def _assemble(self, batch: _Batch) -> Delivery:
+    def _assemble(self, batch: PendingBatch) -> Delivery:
         s = self._settings
         with self._meter.collate.work(len(batch.rows)):
-            places = _Places(s.data, batch)
+            places = Places(s.data, batch)
             outputs: dict[str, Any] = {}
             nbytes = 0
             for program, slots, made in zip(s.maker.programs, batch.slots, batch.made, strict=True):
@@ -362,17 +320,8 @@ class ShardEngine:
         return Delivery(batch=outputs, samples=len(batch.rows), bad=bad, copied=copied)
 
 
-class _Places(Sequence[str]):
-    """Names of samples, spelt out only when an error needs one."""
-
-    def __init__(self, data: StoredDataset, batch: _Batch) -> None:
-        self._data, self._batch = data, batch
-
-    def __len__(self) -> int:
-        return len(self._batch.rows)
-
-    def __getitem__(self, i: Any) -> Any:
-        return f"shard {self._data.shard_name(self._batch.shards[i])}, row {self._batch.rows[i]}"
+def _raw_nbytes(raw: dict[str, Any] | None) -> int:
+    return sum(value.nbytes for value in raw.values()) if raw is not None else 0
 
 
 _live: weakref.WeakSet[ShardEngine] = weakref.WeakSet()
