@@ -94,6 +94,7 @@ class ShardEngine:
         self._batch_keys = [f"{name}#{names[:k].count(name)}" for k, name in enumerate(names)]
         self._lock = threading.Lock()
         self._batch_nbytes = 0
+        self._counted_nbytes = 0
         self._closed = False
         self._threads = [threading.Thread(target=self._read, name="forebay-read")]
         self._threads += [
@@ -135,7 +136,7 @@ class ShardEngine:
 
     def close(self) -> None:
         """Stop, wake, join, free. Prompt: at most one sample a thread is finished first."""
-        self.measure()
+        self.measure(closed=True)
         with self._lock:
             first, self._closed = not self._closed, True
         for channel in (self._in_flight, self._work, self._finished, self._ready):
@@ -150,12 +151,13 @@ class ShardEngine:
             self._slots.close()
         _live.discard(self)
 
-    def measure(self) -> None:
+    def measure(self, *, closed: bool = False) -> None:
         """Bring the meter's counts of bytes and of the store up to now."""
         with self._lock:
             if not self._closed:
-                self._meter.store = self._store.stats()
-                self._meter.read_nbytes += self._pool.take_read_nbytes()
+                self._meter.count_store(self._store.stats(), closed=closed)
+                counted, self._counted_nbytes = self._counted_nbytes, self._pool.read_nbytes
+                self._meter.read_nbytes += self._counted_nbytes - counted
 
     # -- read: positions in, raw bytes out ---------------------------------------------------------------------------
 

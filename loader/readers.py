@@ -29,7 +29,8 @@ class ReaderPool:
 
     def __init__(self, store: ShardStore, schema: Schema, columns: Sequence[str], *, in_use: int = OPEN_SHARDS) -> None:
         self._limit = min(in_use + 2, OPEN_SHARDS)
-        self._read_nbytes = 0
+        self.read_nbytes = 0
+        """Bytes of placed columns that were read. May be looked at while a read waits for its shard."""
         self._store = store
         self._scalar = {name: schema[name].kind is Kind.SCALAR for name in columns}
         self._tensor = {name: schema[name].kind is Kind.TENSOR for name in columns}
@@ -53,7 +54,7 @@ class ReaderPool:
                     raw[name] = reader.value(row, name)
                 else:
                     view = reader.read(row, name)
-                    self._read_nbytes += len(view)
+                    self.read_nbytes += len(view)
                     raw[name] = view
             return raw
 
@@ -67,12 +68,6 @@ class ReaderPool:
         reader = self._store.open_shard(shard)
         self._open[shard] = reader
         return reader
-
-    def take_read_nbytes(self) -> int:
-        """Bytes of placed columns read since the last call."""
-        with self._lock:
-            nbytes, self._read_nbytes = self._read_nbytes, 0
-            return nbytes
 
     def close(self) -> None:
         """Close every shard. Calling it again does nothing."""

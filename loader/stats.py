@@ -115,12 +115,23 @@ class Meter:
         self.collate = StageClock()
         self.bad = BadSampleLog(max_bad)
         self.read_nbytes = 0
-        self.store: dict[str, int | float] = {}
+        self._store_before: dict[str, int | float] = {}  # of the passes that were closed
+        self._store_now: dict[str, int | float] = {}
         self.threads = threads
         self._samples = 0
         self._batches = 0
         self._seconds = 0.0
         self._stall_s = 0.0
+
+    def count_store(self, counts: Mapping[str, int | float], *, closed: bool) -> None:
+        """Take what the store of a pass has counted so far; the counts of a closed one are kept and added to."""
+        self._store_now = dict(counts)
+        if closed:
+            self._store_before, self._store_now = self._store(), {}
+
+    def _store(self) -> dict[str, int | float]:
+        names = {**self._store_before, **self._store_now}
+        return {name: self._store_before.get(name, 0) + self._store_now.get(name, 0) for name in names}
 
     def delivered(self, samples: int, *, stall_s: float, seconds: float) -> None:
         """Count one batch that the training loop received."""
@@ -142,7 +153,7 @@ class Meter:
                 "decode": self.decode.stats(self.threads),
                 "collate": self.collate.stats(1),
             },
-            cache=dict(self.store),
+            cache=self._store(),
             decoder="simplejpeg; Pillow for what it does not take",
             bad_count=self.bad.count,
             bad=self.bad.listed(),

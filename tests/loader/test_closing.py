@@ -12,7 +12,9 @@ import pytest
 
 from forebay import DataLoader, ShardDataset
 from forebay import transforms as T
-from forebay.errors import StallError
+from forebay.cache import InPlaceStore
+from forebay.errors import ClosedError, StallError
+from forebay.sharding import ShardReader, StoredDataset
 
 TRANSFORMS = {"image": [T.RandomResizedCrop(16)]}
 
@@ -155,3 +157,32 @@ def test_ctrl_c_ends_the_process_with_nothing_but_its_traceback(pictures: Path, 
 
 def test_the_hook_that_runs_before_threads_are_joined_exists() -> None:
     assert callable(threading._register_atexit)  # type: ignore[attr-defined]
+
+
+def test_closing_does_not_wait_for_a_shard_that_does_not_come(pictures: Path) -> None:
+    """The reading thread hangs in the store, as in a fetch from a dead server, until the store is closed."""
+
+    class DeadStore(InPlaceStore):
+        def __init__(self, data: StoredDataset) -> None:
+            super().__init__(data)
+            self.asked, self.closed = threading.Event(), threading.Event()
+
+        def open_shard(self, shard: int) -> ShardReader:
+            self.asked.set()
+            assert self.closed.wait(60), "the store was never closed"
+            raise ClosedError("closed")
+
+        def close(self) -> None:
+            self.closed.set()
+            super().close()
+
+    data = ShardDataset(pictures, transforms=TRANSFORMS)
+    store = DeadStore(data.data)
+    data.open_store = lambda: store  # type: ignore[method-assign]
+    batches = DataLoader(data, batch_size=4)
+    iterator = iter(batches)
+    assert store.asked.wait(60)
+    assert batches.stats().samples == 0
+    batches.close()
+    assert our_threads() == []
+    assert list(iterator) == []

@@ -406,6 +406,21 @@ def test_images_that_do_not_stack_are_named(pictures: Path) -> None:
         list(DataLoader(ShardDataset(pictures), batch_size=8))
 
 
+@pytest.mark.parametrize("share", [0.3, 0.6, 2.0], ids=["a third", "most", "all"])
+def test_a_cache_changes_no_batch_and_keeps_its_budget(pictures: Path, tmp_path: Path, share: float) -> None:
+    here = dataset(pictures)
+    nbytes = int(here.data.shard_nbytes.sum())
+    cached = dataset(pictures, cache=f"{tmp_path / 'cache'}:{int(share * nbytes)}")
+    plain, through = (DataLoader(data, batch_size=16, shuffle=True, seed=3, window=3) for data in (here, cached))
+    for _ in range(3):
+        assert read(through) == read(plain)
+        kept = [path.stat().st_size for path in (tmp_path / "cache").rglob("*.arrow*")]
+        assert 0 < sum(kept) <= share * nbytes
+    stats = through.stats().cache
+    assert stats["fetched"] > 0
+    assert share < 1 or stats["fetched_nbytes"] == 0 or stats["evicted"] == 0
+
+
 def test_torch_threads_of_the_user_stay_as_they_were(pictures: Path) -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(2)
