@@ -1,0 +1,45 @@
+"""All commands under one name, and errors told in a sentence instead of a traceback."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+from rich.markup import escape
+
+from forebay.cli.bench import bench_app
+from forebay.cli.console import error_console
+from forebay.cli.demo import demo
+from forebay.cli.inspect import inspect
+from forebay.cli.shard import shard
+from forebay.cli.verify import verify
+from forebay.errors import ForebayError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="forebay",
+    help="Training data for PyTorch: shard it once, then train without waiting for it.",
+    epilog="Begin with `forebay demo`; then `forebay shard PHOTOS SHARDS` on a folder of class folders of your own.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    rich_markup_mode="rich",
+)
+app.command()(demo)
+app.command()(shard)
+app.command()(inspect)
+app.command()(verify)
+app.add_typer(bench_app, name="bench")
+
+
+def main() -> None:
+    """Run a command; an error of ours is one red sentence and exit code 1, Ctrl-C is exit code 130."""
+    try:
+        app()
+    except ForebayError as error:
+        error_console.print(f"[bold red]error:[/] {escape(str(error))}")
+        sys.exit(1)
+    except KeyboardInterrupt:
+        error_console.print("interrupted")
+        sys.exit(130)
