@@ -200,6 +200,7 @@ class ShardEngine:
             tuple(None if spec is None else self._slots.take(len(positions), spec) for spec in program.specs)
             for program in s.maker.programs
         ]
+        batch.pieces = [tuple(None if slot is None else torch.split(slot, 1) for slot in slots) for slots in batch.slots]
         batch.made = [[()] * len(positions) for _ in s.maker.programs]
         slots_nbytes = sum(slot.nbytes for slots in batch.slots for slot in slots if slot is not None)
         self._batch_nbytes = max(self._batch_nbytes, slots_nbytes + sum(map(_raw_nbytes, batch.raw)))
@@ -238,7 +239,7 @@ class ShardEngine:
             self._replace(batch, i, error)
 
     def _make_from(self, raw: dict[str, Any], batch: PendingBatch, i: int) -> None:
-        out = [tuple(None if slot is None else slot[i] for slot in slots) for slots in batch.slots]
+        out = [tuple(None if pieces is None else pieces[i] for pieces in slots) for slots in batch.pieces]
         for made, values in zip(batch.made, self._settings.maker.make(raw, batch.draws, i, out), strict=True):
             made[i] = values
 

@@ -146,10 +146,10 @@ class OutputProgram:
             decoded: by column: pixels uint8 (H, W, 3), a mask (H, W), or whatever else the column holds.
             draws: of the batch.
             i: the sample's place in it.
-            out: by output, the place in the batch's slot to write to, of the shape of its spec, or None.
+            out: by output, the place in the batch's slot to write to, (1, *shape) by its spec, or None.
 
         Returns:
-            The values of the outputs: `out` where it was given.
+            The values of the outputs; `out` itself where it was given.
 
         Raises:
             Exception: whatever a callable raises; ValueError where a picture does not allow a step.
@@ -175,13 +175,13 @@ class OutputProgram:
 
     @staticmethod
     def _finish(value: Any, mask: bool, out: Tensor | None) -> Any:
+        if out is not None:
+            if value is not out:
+                out.copy_(value)
+            return out
         if isinstance(value, Tensor) and value.ndim == 4:
-            value = value[0, 0] if mask else value[0]
-        if out is None:
-            return value
-        if value.data_ptr() != out.data_ptr():
-            out.copy_(value)
-        return out
+            return value[0, 0] if mask else value[0]
+        return value
 
 
 def _stream_names(steps: Sequence[Step]) -> list[str]:

@@ -27,6 +27,7 @@ class PendingBatch:
         "indices",
         "made",
         "number",
+        "pieces",
         "raw",
         "rows",
         "shards",
@@ -45,6 +46,7 @@ class PendingBatch:
         self.raw: list[dict[str, Any] | None] = []
         self.draws: list[Draws] = []
         self.slots: list[tuple[Tensor | None, ...]] = []
+        self.pieces: list[tuple[tuple[Tensor, ...] | None, ...]] = []
         self.made: list[list[tuple[Any, ...]]] = []
         self.bad: dict[int, SampleError] = {}
         self.failures: dict[int, BaseException] = {}

@@ -24,13 +24,20 @@ def from_pixels(pixels: np.ndarray[Any, Any]) -> Tensor:
         pixels = np.ascontiguousarray(pixels.view("V3")).view(np.uint8)  # by whole pixels, twice as fast as by bytes
     elif not pixels.flags.c_contiguous or not pixels.flags.writeable:
         pixels = pixels.copy()
-    return torch.from_numpy(pixels)[None].permute(0, 3, 1, 2)
+    # The fourth dimension and its order are given by numpy, and a window by one call: every call of torch gives up the
+    # GIL, and with two threads that costs more than the call.
+    return torch.from_numpy(pixels.reshape(1, *pixels.shape).transpose(0, 3, 1, 2))
 
 
 def crop(image: Tensor, window: Window) -> Tensor:
     """The window, as a view."""
     top, left, height, width = window
-    return image[:, :, top : top + height, left : left + width]
+    n, c, h, w = image.shape
+    if (height, width) == (h, w):
+        return image
+    strides = image.stride()
+    start = image.storage_offset() + top * strides[2] + left * strides[3]
+    return image.as_strided((n, c, height, width), strides, start)
 
 
 def pad(image: Tensor, edges: tuple[int, int, int, int]) -> Tensor:
@@ -60,8 +67,8 @@ def resize_nearest(mask: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 def flip(image: Tensor) -> Tensor:
-    """Left to right. On (1, H, W, C) memory 0.012 ms at 224 pixels; numpy's reversed copy takes 0.22."""
-    return image.permute(0, 2, 3, 1).flip(2).permute(0, 3, 1, 2)
+    """Left to right. 0.012 ms at 224 pixels; numpy's reversed copy takes 0.22."""
+    return image.flip(3)
 
 
 def normalize(image: Tensor, out: Tensor, scale: Sequence[float], shift: Sequence[float]) -> None:

@@ -56,7 +56,7 @@ class Step:
         return dtype
 
     def run(self, values: list[Any], masks: tuple[bool, ...], numbers: Numbers, out: Outs) -> list[Any]:
-        """Do it. `out` is where the last step may write its pictures (3, H, W) directly."""
+        """Do it. `out` is where the last step may write its pictures (1, 3, H, W) directly."""
         raise NotImplementedError
 
 
@@ -174,7 +174,7 @@ class _Normalize(Step):
                 n, c, h, w = value.shape
                 target = torch.empty((n, h, w, c), dtype=torch.float32).permute(0, 3, 1, 2)
             else:
-                target = slot[None]
+                target = slot
             scale = self._scale if value.is_floating_point() else self._scale_255
             pixels.normalize(value, target, scale, self._shift)
             done.append(target)

@@ -43,8 +43,9 @@ def run(
 ) -> Any:
     made = program(steps, key)
     draws = made.draw(seed=1, epoch=epoch, indices=np.array([index]), occurrences=np.array([0]))
-    out = [SlotPool().take(1, spec)[0] if slot and spec is not None else None for spec in made.specs]
+    out = [SlotPool().take(1, spec) if slot and spec is not None else None for spec in made.specs]
     values = made.apply(decoded, draws, 0, out)
+    values = tuple(value[0] if slot is not None else value for value, slot in zip(values, out, strict=True))
     return values[0] if len(values) == 1 else values
 
 
