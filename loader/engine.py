@@ -200,7 +200,9 @@ class ShardEngine:
             tuple(None if spec is None else self._slots.take(len(positions), spec) for spec in program.specs)
             for program in s.maker.programs
         ]
-        batch.pieces = [tuple(None if slot is None else torch.split(slot, 1) for slot in slots) for slots in batch.slots]
+        batch.pieces = [
+            tuple(None if slot is None else torch.split(slot, 1) for slot in slots) for slots in batch.slots
+        ]
         batch.made = [[()] * len(positions) for _ in s.maker.programs]
         slots_nbytes = sum(slot.nbytes for slots in batch.slots for slot in slots if slot is not None)
         self._batch_nbytes = max(self._batch_nbytes, slots_nbytes + sum(map(_raw_nbytes, batch.raw)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,6 @@ from forebay.loader import DataLoader, ShardDataset
 from forebay.trainers.checkpoint import CheckpointConfig, Checkpoints, random_state, restore_random_state
 from forebay.trainers.progress import ConsoleProgress, NoProgress, TrainProgress
 from forebay.trainers.ranks import (
-    broadcast_buffers,
     choose_device,
     gather,
     joined_ranks,
@@ -34,22 +33,13 @@ from forebay.trainers.ranks import (
     world_size,
 )
 from forebay.trainers.report import EpochReport, TrainReport
+from forebay.trainers.validation import VALID, Batch, Loss, Metric, to_device, validate
 
-__all__ = ["DataParallelTrainer", "accuracy"]
+__all__ = ["DataParallelTrainer"]
 
 logger = logging.getLogger(__name__)
 
 _VERSION = 1
-_VALID = "__valid__"
-
-Batch = dict[str, Any]
-PerSample = Callable[[Any, Batch], Tensor]
-
-
-def accuracy(outputs: Tensor, batch: Batch) -> Tensor:
-    """Whether the highest of the scores (B, classes) is that of `batch["label"]` (B,): a metric, bool (B,)."""
-    right: Tensor = outputs.argmax(dim=1) == batch["label"]
-    return right
 
 
 @dataclass(kw_only=True)
@@ -105,12 +95,12 @@ class DataParallelTrainer:
         self,
         model: nn.Module,
         optimizer: Optimizer,
-        loss: Callable[[Any, Batch], Tensor],
+        loss: Loss,
         train: DataLoader,
         *,
         epochs: int,
         validation: DataLoader | None = None,
-        metrics: Mapping[str, PerSample] | None = None,
+        metrics: Mapping[str, Metric] | None = None,
         scheduler: LRScheduler | None = None,
         inputs: str = "image",
         device: torch.device | str | None = None,
@@ -217,16 +207,23 @@ class DataParallelTrainer:
         run.epoch, run.epoch_step, run.epoch_loss = run.epoch + 1, 0, 0.0
         progress.end_epoch(report)
 
+    def _validate(self) -> dict[str, float]:
+        if self._validation is None:
+            return {}
+        return validate(
+            self._model, self._validation, self._loss, self._metrics, inputs=self._inputs, device=self._device
+        )
+
     def _with_share(self, batches: Iterator[Batch]) -> Iterator[tuple[Batch, float]]:
         """Batches on the device, each with this rank's share of the global batch, times the number of ranks."""
         position = self._train.state_dict()["position"]
         for batch in batches:
             before, position = position, self._train.state_dict()["position"]
             local, together = len(batch[self._inputs]), position - before
-            if together < world_size() and _VALID in batch:  # some ranks got a sample only to have a batch
-                local = int(batch[_VALID].sum())
-            share = local * world_size() / together if together >= world_size() or _VALID in batch else 1.0
-            yield self._to_device(batch), share
+            if together < world_size() and VALID in batch:  # some ranks got a sample only to have a batch
+                local = int(batch[VALID].sum())
+            share = local * world_size() / together if together >= world_size() or VALID in batch else 1.0
+            yield to_device(batch, self._device), share
 
     def _step(self, batch: Batch, share: float) -> Tensor:
         outputs = self._forward(batch[self._inputs])
@@ -263,40 +260,6 @@ class DataParallelTrainer:
             run.losses += losses
             for loss in losses:  # one by one, so that a resumed epoch adds up to the same bits
                 run.epoch_loss += loss
-
-    def _to_device(self, batch: Batch) -> Batch:
-        return {
-            name: value.to(self._device, non_blocking=True) if isinstance(value, Tensor) else value
-            for name, value in batch.items()
-        }
-
-    # -- validation --------------------------------------------------------------------------------------------------
-
-    def _validate(self) -> dict[str, float]:
-        """Means of loss and metrics over the validation samples of all ranks. It leaves no trace in training."""
-        if self._validation is None:
-            return {}
-        generators = random_state(self._device)
-        broadcast_buffers(self._model)
-        self._model.eval()
-        sums = dict.fromkeys(["loss", *self._metrics], 0.0)
-        samples = 0
-        self._validation.set_epoch(0)
-        with torch.inference_mode():
-            for batch in map(self._to_device, self._validation):
-                outputs, count = self._model(batch[self._inputs]), len(batch[self._inputs])
-                if _VALID in batch and not bool(batch[_VALID].all()):
-                    valid = batch[_VALID]
-                    outputs, count = outputs[valid], int(valid.sum())
-                    batch = {k: v[valid] if isinstance(v, Tensor) else v for k, v in batch.items()}
-                if count:
-                    samples += count
-                    sums["loss"] += float(self._loss(outputs, batch)) * count
-                    for name, metric in self._metrics.items():
-                        sums[name] += float(metric(outputs, batch).sum(dtype=torch.float64))
-        restore_random_state(generators, self._device)
-        *totals, samples_everywhere = sums_over_ranks([*sums.values(), samples], self._device)
-        return {name: total / max(samples_everywhere, 1) for name, total in zip(sums, totals, strict=True)}
 
     # -- checkpoints -------------------------------------------------------------------------------------------------
 

@@ -81,8 +81,13 @@ def bench_order(
         print_json(measured)
         return
     table = Table("", "", show_header=False, title=f"the order of {samples:,} samples in {shards:,} shards")
-    for name, value in measured.items():
-        table.add_row(name.replace("_", " "), f"{value:,}" if isinstance(value, int) else f"{value:,.4g}")
+    table.add_row("shards mixed at a time", f"{measured['window']:,}")
+    table.add_row("opening an epoch", f"{1000 * measured['open_s']:,.1f} ms")
+    table.add_row("to the first sample", f"{1000 * measured['first_sample_s']:,.1f} ms")
+    table.add_row("memory, at its peak", f"{measured['peak_memory_mb']:,.1f} MB")
+    table.add_row("a position in the middle", f"{1000 * measured['seek_s']:,.2f} ms")
+    table.add_row("positions a second, one core", f"{measured['positions_per_s']:,.0f}")
+    table.add_row("cipher calls a position", f"{measured['cipher_calls']:.3f}")
     console.print(table)
 
 

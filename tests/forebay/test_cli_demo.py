@@ -107,7 +107,7 @@ def test_bench_order_prints_a_table_or_json() -> None:
     command = ["bench", "order", "--samples", "2000", "--shards", "20"]
     told = CliRunner().invoke(app, command, catch_exceptions=False)
     assert told.exit_code == 0, told.output
-    assert "positions per s" in told.stdout
+    assert "positions a second" in told.stdout
     assert json.loads(CliRunner().invoke(app, [*command, "--json"], catch_exceptions=False).stdout)["samples"] == 2000
     with pytest.raises(ConfigError, match="at most as many shards"):
         CliRunner().invoke(app, ["bench", "order", "--samples", "2", "--shards", "20"], catch_exceptions=False)
