@@ -10,6 +10,7 @@ abandons the channels, closes the store (a reader that waits for a fetch returns
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import weakref
 from dataclasses import dataclass
@@ -112,14 +113,20 @@ class ShardEngine:
         """
         default = torch.get_num_threads()
         self._limited = threading.Barrier(1 + self._settings.threads + 1)
-        for thread in self._threads:
-            thread.start()
+        try:
+            for thread in self._threads:
+                thread.start()
+        except RuntimeError:  # no more threads to be had
+            self._limited.abort()
+            self._close()
+            raise
         self._limited.wait()
         torch.set_num_threads(default)
 
     def _limit_torch(self) -> None:
         torch.set_num_threads(1)
-        self._limited.wait()
+        with contextlib.suppress(threading.BrokenBarrierError):  # not all threads could be started: all end
+            self._limited.wait()
 
     def next(self, timeout_s: float | None) -> Delivery:
         """The next batch, in order.
@@ -135,7 +142,17 @@ class ShardEngine:
         return delivery
 
     def close(self) -> None:
-        """Stop, wake, join, free. Prompt: at most one sample a thread is finished first."""
+        """Stop, wake, join, free. Prompt: at most one sample a thread is finished first.
+
+        An abandoned iterator that is part of a reference cycle is closed by the garbage collector, perhaps within one
+        of our own threads and under a lock of theirs: then another thread does it.
+        """
+        if threading.current_thread().name.startswith("forebay-"):
+            threading.Thread(target=self._close, name="closing forebay").start()
+        else:
+            self._close()
+
+    def _close(self) -> None:
         self.measure(closed=True)
         with self._lock:
             first, self._closed = not self._closed, True

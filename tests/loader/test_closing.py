@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import subprocess
 import sys
@@ -105,6 +106,34 @@ def test_a_batch_that_does_not_come_in_time_is_an_error(pictures: Path) -> None:
     closing.join()
 
 
+def test_an_iterator_in_a_cycle_may_be_collected_by_a_thread_of_its_own(pictures: Path) -> None:
+    dropped = threading.Event()
+
+    def collect(image: object) -> object:
+        dropped.wait(20)
+        gc.collect()
+        return image
+
+    steps: list[T.Transform] = [T.RandomResizedCrop(16), collect]
+    batches = DataLoader(ShardDataset(pictures, transforms={"image": steps}), batch_size=4, num_workers=2)
+    cycle: list[object] = [iter(batches)]
+    cycle.append(cycle)
+    threads = [thread for thread in threading.enumerate() if thread.name.startswith("forebay")]
+    assert threads
+    gc.disable()
+    try:
+        del cycle
+        dropped.set()
+        for thread in threads:
+            thread.join(timeout=60)
+            assert not thread.is_alive(), f"{thread.name} never ended"
+    finally:
+        gc.enable()
+    for thread in threading.enumerate():
+        if thread.name == "closing forebay":
+            thread.join(timeout=60)
+
+
 SCRIPT = """
 import sys, forebay
 from forebay import transforms as T
@@ -140,9 +169,7 @@ def test_a_script_that_fails_in_mid_epoch_shows_its_own_error(pictures: Path, tm
 
 
 def test_ctrl_c_ends_the_process_with_nothing_but_its_traceback(pictures: Path, tmp_path: Path) -> None:
-    loop = (
-        "import time\nprint('running', flush=True)\nwhile True:\n    for batch in loader:\n        time.sleep(0.001)\n"
-    )
+    loop = "print('running', flush=True)\nwhile True:\n    for batch in loader:\n        pass\n"
     process = script(pictures, tmp_path / "cache", loop)
     assert process.stdout is not None
     assert process.stdout.readline() == "running\n"
@@ -186,3 +213,19 @@ def test_closing_does_not_wait_for_a_shard_that_does_not_come(pictures: Path) ->
     batches.close()
     assert our_threads() == []
     assert list(iterator) == []
+
+
+def test_when_no_more_threads_can_be_had_those_that_started_end(
+    pictures: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == "forebay-decode-2":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        iter(loader(pictures, num_workers=4))
+    assert our_threads() == []

@@ -317,7 +317,7 @@ def test_a_hostile_index_is_an_error_never_a_crash(data: st.DataObject, tmp_path
 
 
 MEASURE = """
-import sys, time
+import sys
 from forebay.sharding import open_dataset
 
 def resident(key):
@@ -325,13 +325,12 @@ def resident(key):
         return next(int(line.split()[1]) for line in file if line.startswith(key)) * 1024
 
 before = resident("VmRSS")
-started = time.process_time()
 data = open_dataset(sys.argv[1])
-print(data.num_shards, time.process_time() - started, resident("VmHWM") - before)
+print(data.num_shards, resident("VmHWM") - before)
 """
 
 
-def test_a_million_shards_open_in_a_second_and_100_megabytes(tmp_path: Path) -> None:
+def test_a_million_shards_open_within_100_megabytes(tmp_path: Path) -> None:
     count = 1_000_000
     rng = np.random.default_rng(0)
     rows = rng.integers(1, 2_000, count)
@@ -349,7 +348,6 @@ def test_a_million_shards_open_in_a_second_and_100_megabytes(tmp_path: Path) -> 
     folder = store(tmp_path / "d", index_bytes(columns))
     command = [sys.executable, "-c", MEASURE, str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    shards, seconds, nbytes = done.stdout.split()
+    shards, nbytes = done.stdout.split()
     assert int(shards) == count
-    assert float(seconds) < 1  # of CPU: the machine may be busy
     assert int(nbytes) < 100e6
