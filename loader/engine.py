@@ -13,8 +13,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,58 +22,20 @@ from torch import Tensor
 from forebay.cache import ShardStore
 from forebay.errors import SampleError
 from forebay.loader.bad_samples import REPLACEMENT_TRIES, replacement_rows
-from forebay.loader.batches import BatchGrid
 from forebay.loader.channel import Channel, ChannelClosed, ChannelEnd
 from forebay.loader.device import DeviceCopy
+from forebay.loader.engine_settings import Delivery, EngineSettings
 from forebay.loader.pending_batch import PendingBatch, Places
 from forebay.loader.randomness import DrawKey, generator
 from forebay.loader.readers import ReaderPool
-from forebay.loader.samples import INDEX, VALID, SampleMaker, StageFailed, collate
+from forebay.loader.samples import INDEX, VALID, StageFailed, collate
 from forebay.loader.slots import SlotPool
 from forebay.loader.stats import Meter
-from forebay.loader.transforms import BatchTransform
-from forebay.sharding import EpochOrder, StoredDataset
 
-__all__ = ["Delivery", "EngineSettings", "ShardEngine"]
+__all__ = ["CHUNK", "ShardEngine"]
 
 CHUNK = 4
 """Samples that a decode thread takes at a time: few, so that one slow sample holds up no others."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EngineSettings:
-    """All that fixes what one pass delivers, and with how much memory and how many threads."""
-
-    data: StoredDataset
-    maker: SampleMaker
-    virtual: tuple[str, ...]
-    """Which of `__index__` and `__valid__` the user wants."""
-    order: EpochOrder
-    grid: BatchGrid
-    rank: int
-    world_size: int
-    seed: int
-    epoch: int
-    threads: int
-    """Decode threads."""
-    prefetch: int
-    """Batches in the making or ready, the one in the user's hands not counted."""
-    prefetch_nbytes: int
-    """Bytes that these may take together; one batch always fits."""
-    on_error: Literal["raise", "skip"]
-    batch_transforms: tuple[BatchTransform, ...]
-    pin_memory: bool
-    device: torch.device | None
-
-
-@dataclass(slots=True)
-class Delivery:
-    """A batch for the training loop, with what is to be said about it."""
-
-    batch: dict[str, Any]
-    samples: int
-    bad: list[SampleError]
-    copied: torch.cuda.Event | None = None
 
 
 class ShardEngine:

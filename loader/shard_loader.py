@@ -15,7 +15,8 @@ from forebay.errors import ConfigError, StateError
 from forebay.loader.batches import BatchGrid
 from forebay.loader.dataset import ShardDataset
 from forebay.loader.device import resolve_device
-from forebay.loader.engine import CHUNK, EngineSettings, ShardEngine
+from forebay.loader.engine import CHUNK, ShardEngine
+from forebay.loader.engine_settings import EngineSettings
 from forebay.loader.ranks import Ranks, agree, thread_share
 from forebay.loader.settings import ShardLoaderSettings
 from forebay.loader.shard_iterator import Pass, ShardIterator

@@ -1,0 +1,52 @@
+"""What the engine is given for one pass, and what it gives back for each batch: values only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from forebay.errors import SampleError
+from forebay.loader.batches import BatchGrid
+from forebay.loader.mixing import BatchTransform
+from forebay.loader.samples import SampleMaker
+from forebay.sharding import EpochOrder, StoredDataset
+
+__all__ = ["Delivery", "EngineSettings"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EngineSettings:
+    """All that fixes what one pass delivers, and with how much memory and how many threads."""
+
+    data: StoredDataset
+    maker: SampleMaker
+    virtual: tuple[str, ...]
+    """Which of `__index__` and `__valid__` the user wants."""
+    order: EpochOrder
+    grid: BatchGrid
+    rank: int
+    world_size: int
+    seed: int
+    epoch: int
+    threads: int
+    """Decode threads."""
+    prefetch: int
+    """Batches in the making or ready, the one in the user's hands not counted."""
+    prefetch_nbytes: int
+    """Bytes that these may take together; one batch always fits."""
+    on_error: Literal["raise", "skip"]
+    batch_transforms: tuple[BatchTransform, ...]
+    pin_memory: bool
+    device: torch.device | None
+
+
+@dataclass(slots=True)
+class Delivery:
+    """A batch for the training loop, with what is to be said about it."""
+
+    batch: dict[str, Any]
+    samples: int
+    bad: list[SampleError]
+    copied: torch.cuda.Event | None = None
