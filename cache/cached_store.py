@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 import threading
 import time
 import weakref
@@ -57,6 +58,7 @@ class CachedStore:
         self._data = data
         self._columns = columns
         self._fetch_threads = fetch_threads
+        self._process = os.getpid()
         self._condition = threading.Condition()
         self._stop = threading.Event()
         self._plan: Lookahead = NoPlan()
@@ -109,7 +111,9 @@ class CachedStore:
             return dict(self._counts)
 
     def close(self) -> None:
-        """See `ShardStore.close`."""
+        """See `ShardStore.close`. Does nothing in a forked child: threads and locks are the parent's."""
+        if os.getpid() != self._process:
+            return
         with self._condition:
             self._stop.set()
             self._condition.notify_all()
@@ -298,3 +302,4 @@ def _close_all() -> None:
 
 
 threading._register_atexit(_close_all)  # type: ignore[attr-defined]  # in no stub, used by concurrent.futures alike
+os.register_at_fork(after_in_child=_live.clear)

@@ -11,6 +11,7 @@ abandons the channels, closes the store (a reader that waits for a fetch returns
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import weakref
 from typing import Any
@@ -58,6 +59,10 @@ class ShardEngine:
         self._batch_nbytes = 0
         self._counted_nbytes = 0
         self._closed = False
+        self._sized = threading.Event()  # the size of a whole batch is known, or no longer of interest
+        self._limited = threading.Barrier(1 + settings.threads + 1)
+        self._process = os.getpid()
+        self._unsized = any(program.unsized for program in settings.maker.programs)
         self._threads = [threading.Thread(target=self._read, name="forebay-read")]
         self._threads += [
             threading.Thread(target=self._decode, name=f"forebay-decode-{i}") for i in range(settings.threads)
@@ -73,20 +78,19 @@ class ShardEngine:
         torch keeps the number for each thread, and the newest one as the default of threads to come: that is put back.
         """
         default = torch.get_num_threads()
-        self._limited = threading.Barrier(1 + self._settings.threads + 1)
         try:
             for thread in self._threads:
                 thread.start()
-        except RuntimeError:  # no more threads to be had
-            self._limited.abort()
+            self._limited.wait()
+        except BaseException:  # no more threads to be had, or Ctrl-C
             self._close()
             raise
-        self._limited.wait()
-        torch.set_num_threads(default)
+        finally:
+            torch.set_num_threads(default)
 
     def _limit_torch(self) -> None:
         torch.set_num_threads(1)
-        with contextlib.suppress(threading.BrokenBarrierError):  # not all threads could be started: all end
+        with contextlib.suppress(threading.BrokenBarrierError):  # closed before all had started: all end
             self._limited.wait()
 
     def next(self, timeout_s: float | None) -> Delivery:
@@ -98,16 +102,19 @@ class ShardEngine:
             BaseException: what went wrong with this batch.
         """
         delivery = self._ready.get(timeout_s)
+        self._in_flight.get()  # its room: until now it counted as made ahead
         if self._copy is not None and delivery.copied is not None:
             self._copy.finish(delivery.batch, delivery.copied)
         return delivery
 
     def close(self) -> None:
-        """Stop, wake, join, free. Prompt: at most one sample a thread is finished first.
+        """Stop, wake, join, free. Prompt: at most one sample a thread is finished first. Nothing in a forked child.
 
         An abandoned iterator that is part of a reference cycle is closed by the garbage collector, perhaps within one
         of our own threads and under a lock of theirs: then another thread does it.
         """
+        if os.getpid() != self._process:
+            return  # the threads, and whoever holds the locks, are the parent's
         if threading.current_thread().name.startswith("forebay-"):
             threading.Thread(target=self._close, name="closing forebay").start()
         else:
@@ -117,6 +124,8 @@ class ShardEngine:
         self.measure(closed=True)
         with self._lock:
             first, self._closed = not self._closed, True
+        self._sized.set()
+        self._limited.abort()
         for channel in (self._in_flight, self._work, self._finished, self._ready):
             channel.abandon()
         if first:
@@ -144,10 +153,12 @@ class ShardEngine:
         try:
             for number in range(len(grid)):
                 self._in_flight.put(None, self._batch_nbytes)
+                if number == 1 and self._unsized:
+                    self._sized.wait()
                 batch = PendingBatch(number, grid.bounds(number)[0])
                 try:
                     self._fill(batch)
-                except Exception as error:  # noqa: BLE001 - delivered in the batch's turn
+                except BaseException as error:  # noqa: BLE001 - delivered in the batch's turn
                     batch.fail(-1, error)
                     self._finished.put(batch)
                     return
@@ -183,7 +194,7 @@ class ShardEngine:
         ]
         batch.made = [[()] * len(positions) for _ in s.maker.programs]
         slots_nbytes = sum(slot.nbytes for slots in batch.slots for slot in slots if slot is not None)
-        self._batch_nbytes = max(self._batch_nbytes, slots_nbytes + sum(map(_raw_nbytes, batch.raw)))
+        self._batch_nbytes = max(self._batch_nbytes, slots_nbytes + _nbytes(batch.raw))
 
     # -- decode: raw bytes in, samples in the batch's slot out -------------------------------------------------------
 
@@ -193,9 +204,11 @@ class ShardEngine:
             for batch, low, high in self._work:
                 with self._meter.decode.work(high - low):
                     for i in range(low, high):
+                        if self._closed:
+                            return
                         try:
                             self._make(batch, i)
-                        except Exception as error:  # noqa: BLE001 - delivered in the batch's turn
+                        except BaseException as error:  # noqa: BLE001 - delivered in the batch's turn
                             batch.fail(i, error)
                 with self._lock:
                     batch.chunks_left -= 1
@@ -263,8 +276,11 @@ class ShardEngine:
                 error = batch.failure()
                 if error is not None:
                     break
-                self._ready.put(self._assemble(batch))
-                self._in_flight.get()
+                delivery = self._assemble(batch)
+                self._sized.set()
+                del batch  # before the wait: it holds pictures that are stacked already
+                self._ready.put(delivery)
+                del delivery
         except (ChannelClosed, ChannelEnd):
             return
         except BaseException as raised:  # noqa: BLE001 - raised in the training loop, after what came before
@@ -276,7 +292,6 @@ class ShardEngine:
         with self._meter.collate.work(len(batch.rows)):
             places = Places(s.data, batch)
             outputs: dict[str, Any] = {}
-            nbytes = 0
             for program, slots, made in zip(s.maker.programs, batch.slots, batch.made, strict=True):
                 for k, name in enumerate(program.names):
                     slot = slots[k]
@@ -294,8 +309,7 @@ class ShardEngine:
                 outputs = {
                     k: v.pin_memory() if isinstance(v, Tensor) and not v.is_pinned() else v for k, v in outputs.items()
                 }
-            nbytes = sum(value.nbytes for value in outputs.values() if isinstance(value, Tensor))
-            self._batch_nbytes = max(self._batch_nbytes, nbytes)
+            self._batch_nbytes = max(self._batch_nbytes, sum(map(_nbytes, outputs.values())))
             copied = None
             if self._copy is not None:
                 outputs, copied = self._copy.start(outputs)
@@ -303,11 +317,24 @@ class ShardEngine:
         return Delivery(batch=outputs, samples=len(batch.rows), bad=bad, copied=copied)
 
 
-def _raw_nbytes(raw: dict[str, Any] | None) -> int:
-    return sum(value.nbytes for value in raw.values()) if raw is not None else 0
+def _nbytes(value: Any) -> int:
+    """Bytes of what a batch holds: tensors, arrays, views, and lists and dicts of them."""
+    if isinstance(value, dict):
+        return sum(map(_nbytes, value.values()))
+    if isinstance(value, list):
+        return sum(map(_nbytes, value))
+    return int(getattr(value, "nbytes", 0))
 
 
 _live: weakref.WeakSet[ShardEngine] = weakref.WeakSet()
+
+
+def _forget_all() -> None:
+    """In a forked child: the engines are the parent's."""
+    _live.clear()
+
+
+os.register_at_fork(after_in_child=_forget_all)
 
 
 def _close_all() -> None:

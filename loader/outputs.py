@@ -81,6 +81,8 @@ class OutputProgram:
         self._streams = _stream_names(self._steps)
         self.specs = tuple(self._spec(kind) for kind in self._kinds)
         """By output, what it surely is; None where samples may differ."""
+        self.unsized = self._pictures and None in self.specs
+        """Whether it makes pictures whose size only decoding tells."""
 
     def _check(self, columns: tuple[Column, ...], transforms: Sequence[Transform]) -> None:
         for transform in transforms:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from forebay.errors import StallError
+from forebay.errors import ClosedError, StallError
 from forebay.loader.batches import BatchGrid
 from forebay.loader.channel import ChannelEnd
 from forebay.loader.engine import ShardEngine
@@ -46,9 +46,14 @@ class ShardIterator(Iterator[dict[str, Any]]):
             delivery = self._engine.next(self._timeout_s)
             self._meter.bad.delivered(delivery.samples, delivery.bad)
         except ChannelEnd:
-            self._pass.ended = self._pass.delivered == len(self._pass.grid)
             self.close()
-            raise StopIteration from None
+            self._pass.ended = self._pass.delivered == len(self._pass.grid)
+            if self._pass.ended:
+                raise StopIteration from None
+            raise ClosedError(
+                f"this pass was closed after {self._pass.delivered} of {len(self._pass.grid)} batches of epoch "
+                f"{self._pass.epoch}; iter(loader) begins the next epoch, loader.load_state_dict goes on with this one"
+            ) from None
         except TimeoutError as error:
             self.close()
             raise StallError(

@@ -43,6 +43,7 @@ class ShardLoader:
         self._agreed = False
         self._pass: Pass | None = None
         self._engine: weakref.ref[ShardEngine] | None = None
+        self._engines: weakref.WeakSet[ShardEngine] = weakref.WeakSet()
         for transform in settings.batch_transforms:
             transform.check(dataset.schema)
         self._check_not_empty(settings.global_batch_size or settings.batch_size or 1)
@@ -102,29 +103,32 @@ class ShardLoader:
         s = self._settings
         threads = self._meter.threads
         rank_batch = -(-current.grid.global_batch_size // ranks.world_size)
-        engine = ShardEngine(
-            EngineSettings(
-                data=data,
-                maker=self._dataset.maker,
-                virtual=self._dataset.virtual,
-                order=order,
-                grid=current.grid,
-                rank=ranks.rank,
-                world_size=ranks.world_size,
-                seed=self._seed,
-                epoch=epoch,
-                threads=threads,
-                prefetch=max(s.prefetch or 2, -(-2 * threads * CHUNK // rank_batch)),
-                prefetch_nbytes=s.prefetch_nbytes,
-                on_error=s.on_error,
-                batch_transforms=s.batch_transforms,
-                pin_memory=(s.pin_memory or self._device is not None) and torch.cuda.is_available(),
-                device=self._device,
-            ),
-            self._dataset.open_store(),
-            self._meter,
+        settings = EngineSettings(
+            data=data,
+            maker=self._dataset.maker,
+            virtual=self._dataset.virtual,
+            order=order,
+            grid=current.grid,
+            rank=ranks.rank,
+            world_size=ranks.world_size,
+            seed=self._seed,
+            epoch=epoch,
+            threads=threads,
+            prefetch=max(s.prefetch or 2, -(-2 * threads * CHUNK // rank_batch)),
+            prefetch_nbytes=s.prefetch_nbytes,
+            on_error=s.on_error,
+            batch_transforms=s.batch_transforms,
+            pin_memory=(s.pin_memory or self._device is not None) and torch.cuda.is_available(),
+            device=self._device,
         )
+        store = self._dataset.open_store()
+        try:
+            engine = ShardEngine(settings, store, self._meter)
+        except BaseException:
+            store.close()
+            raise
         self._engine = weakref.ref(engine)
+        self._engines.add(engine)
         self._pass = current
         self._next_epoch, self._next_position = epoch + 1, 0
         return ShardIterator(engine, current, self._meter, timeout_s=s.timeout_s or None)
@@ -134,6 +138,11 @@ class ShardLoader:
 
     def _settle(self, ranks: Ranks) -> None:
         """Fix the seed, and make sure once that all ranks read the same."""
+        if self._seed is None and ranks.world_size > 1 and not ranks.collective:
+            raise ConfigError(
+                f"rank={ranks.rank} of world_size={ranks.world_size} without a process group: every rank would draw a "
+                "seed of its own and read another order; give seed="
+            )
         if self._seed is None and (ranks.rank == 0 or not ranks.collective):
             drawn = torch.empty((), dtype=torch.int64).random_(generator=self._settings.generator)
             self._seed = int(drawn.item())
@@ -168,11 +177,11 @@ class ShardLoader:
         if epoch < 0:
             raise ConfigError(f"epoch={epoch}; epochs count from 0")
         self._next_epoch, self._next_position = epoch, 0
+        self._agreed = False  # the ranks may have been told different ones
 
     def close(self) -> None:
-        """Close the newest pass."""
-        engine = self._engine() if self._engine is not None else None
-        if engine is not None:
+        """Close every pass that is still open."""
+        for engine in list(self._engines):
             engine.close()
 
     # -- state -------------------------------------------------------------------------------------------------------

@@ -66,7 +66,8 @@ def test_closing_stops_reading_and_may_be_repeated(pictures: Path) -> None:
         iterator = iter(batches)
         next(iterator)
     assert our_threads() == []
-    assert list(iterator) == []
+    with pytest.raises(ClosedError, match="closed after 1 of 25 batches"):
+        next(iterator)
     batches.close()
     assert sum(1 for _ in batches) == 25
 
@@ -212,7 +213,8 @@ def test_closing_does_not_wait_for_a_shard_that_does_not_come(pictures: Path) ->
     assert batches.stats().samples == 0
     batches.close()
     assert our_threads() == []
-    assert list(iterator) == []
+    with pytest.raises(ClosedError):
+        next(iterator)
 
 
 def test_when_no_more_threads_can_be_had_those_that_started_end(
@@ -229,3 +231,71 @@ def test_when_no_more_threads_can_be_had_those_that_started_end(
     with pytest.raises(RuntimeError, match="can't start new thread"):
         iter(loader(pictures, num_workers=4))
     assert our_threads() == []
+
+
+def test_closing_the_loader_closes_every_pass_that_is_open(pictures: Path) -> None:
+    batches = loader(pictures)
+    first, second = iter(batches), iter(batches)
+    next(first), next(second)
+    batches.close()
+    assert our_threads() == []
+    for iterator in (first, second):
+        with pytest.raises(ClosedError):
+            next(iterator)
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
+def test_what_ends_programs_ends_the_loop_too_when_a_transform_raises_it(
+    pictures: Path, kind: type[BaseException]
+) -> None:
+    def leave(image: object) -> object:
+        raise kind
+
+    steps: list[T.Transform] = [T.RandomResizedCrop(16), leave]
+    with pytest.raises(kind):
+        list(DataLoader(ShardDataset(pictures, transforms={"image": steps}), batch_size=4, timeout=60))
+    assert our_threads() == []
+
+
+FORKS = """
+import multiprocessing
+context = multiprocessing.get_context("fork")
+for _ in range(25):
+    for batch in loader:
+        process = context.Process(target=int)
+        process.start()
+        process.join(60)
+        assert process.exitcode == 0, f"the child did not end: {process.exitcode}"
+        break
+print("done")
+"""
+
+
+def test_a_child_forked_in_mid_epoch_ends_as_if_there_were_no_loader(pictures: Path, tmp_path: Path) -> None:
+    process = script(pictures, tmp_path / "cache", FORKS)
+    out, err = process.communicate(timeout=200)
+    assert out == "done\n", err
+
+
+INTERRUPTS = """
+import os, random, signal, threading
+rounds = 0
+while rounds < 60:
+    rounds += 1
+    try:
+        timer = threading.Timer(random.Random(rounds).uniform(0, 0.01), os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        for batch in loader:
+            pass
+        timer.join()
+    except KeyboardInterrupt:
+        pass
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+print("done")
+"""
+
+
+def test_ctrl_c_while_an_epoch_begins_leaves_nothing_that_keeps_the_process(pictures: Path, tmp_path: Path) -> None:
+    process = script(pictures, tmp_path / "cache", INTERRUPTS)
+    out, err = process.communicate(timeout=200)
+    assert (process.returncode, out) == (0, "done\n"), err

@@ -369,6 +369,11 @@ def test_settings_that_cannot_work_are_refused_at_once(pictures: Path, settings:
         DataLoader(dataset(pictures), **settings)
 
 
+def test_ranks_that_cannot_ask_each_other_need_a_seed(pictures: Path) -> None:
+    with pytest.raises(ConfigError, match="give seed="):
+        iter(DataLoader(dataset(pictures), batch_size=4, shuffle=True, rank=0, world_size=2))
+
+
 def test_a_batch_larger_than_the_data_is_one_short_batch(pictures: Path) -> None:
     assert [len(batch["label"]) for batch in DataLoader(dataset(pictures), batch_size=1000)] == [97]
 
