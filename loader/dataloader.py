@@ -30,7 +30,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     Args:
         dataset: a `ShardDataset`, or any torch data set.
         batch_size: samples a batch of this rank.
-        shuffle: mix the samples; False or None keeps the order of storage.
+        shuffle: mix the samples; False keeps the order of storage, None too, unless a loaded state says otherwise.
         sampler: refused for shards: the order is a function that ranks, cache and state build on.
         batch_sampler: likewise.
         num_workers: decode threads of this process; 0 means its share of the cores that it may use.
@@ -116,7 +116,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                 ShardLoaderSettings(
                     batch_size=batch_size,
                     global_batch_size=global_batch_size,
-                    shuffle=bool(shuffle),
+                    shuffle=shuffle,
                     drop_last=drop_last,
                     threads=num_workers,
                     prefetch=prefetch_factor,

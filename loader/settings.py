@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,10 +11,24 @@ import torch
 from forebay.errors import ConfigError
 from forebay.loader.transforms import BatchTransform
 
-__all__ = ["PREFETCH_NBYTES", "ShardLoaderSettings"]
+__all__ = ["PREFETCH_NBYTES", "ShardLoaderSettings", "whole_number"]
 
 PREFETCH_NBYTES = 2 << 30
 """Bytes that batches made ahead may take: 50 batches of 256 float32 images of 224 pixels."""
+
+
+_ARGUMENTS = {"threads": "num_workers", "prefetch": "prefetch_factor", "timeout_s": "timeout"}
+
+
+def whole_number(name: str, value: object) -> int:
+    """`value` as an int; numpy's integers are taken, floats, bools and text are not.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise ConfigError(f"{name}={value!r}; give a whole number")
+    return operator.index(value)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,7 +37,8 @@ class ShardLoaderSettings:
 
     batch_size: int | None
     global_batch_size: int | None
-    shuffle: bool
+    shuffle: bool | None
+    """None: not said, so that a state may."""
     drop_last: bool
     threads: int
     prefetch: int | None
@@ -40,6 +56,14 @@ class ShardLoaderSettings:
     generator: torch.Generator | None
 
     def __post_init__(self) -> None:
+        for name in ("batch_size", "global_batch_size", "threads", "prefetch", "prefetch_nbytes", "seed", "window"):
+            value = getattr(self, name)
+            if value is not None:
+                object.__setattr__(self, name, whole_number(_ARGUMENTS.get(name, name), value))
+        for name in ("timeout_s", "max_bad"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, int | float):
+                raise ConfigError(f"{_ARGUMENTS.get(name, name)}={value!r}; give a number")
         self._check_batch_size()
         if self.threads < 0:
             raise ConfigError(

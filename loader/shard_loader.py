@@ -18,7 +18,7 @@ from forebay.loader.device import resolve_device
 from forebay.loader.engine import CHUNK, ShardEngine
 from forebay.loader.engine_settings import EngineSettings
 from forebay.loader.ranks import Ranks, agree, thread_share
-from forebay.loader.settings import ShardLoaderSettings
+from forebay.loader.settings import ShardLoaderSettings, whole_number
 from forebay.loader.shard_iterator import Pass, ShardIterator
 from forebay.loader.state import STATE_VERSION, LoaderState
 from forebay.loader.stats import LoaderStats, Meter
@@ -38,6 +38,7 @@ class ShardLoader:
             self._ranks()
         self._seed = settings.seed
         self._window = settings.window
+        self._shuffle = bool(settings.shuffle)
         self._next_epoch = 0
         self._next_position = 0
         self._agreed = False
@@ -97,7 +98,7 @@ class ShardLoader:
             fingerprint=data.fingerprint,
             seed=self._seed,
             epoch=epoch,
-            shuffle=self._settings.shuffle,
+            shuffle=self._shuffle,
             window=self._window,
         )
         s = self._settings
@@ -156,7 +157,7 @@ class ShardLoader:
                 "seed": self._seed,
                 "epoch": epoch,
                 "position": position,
-                "shuffle": self._settings.shuffle,
+                "shuffle": self._shuffle,
                 "window": self._effective_window(),
                 "global batch size": self._global_batch_size(ranks),
                 "drop_last": self._settings.drop_last,
@@ -174,6 +175,7 @@ class ShardLoader:
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next pass begin epoch `epoch`, from its start."""
+        epoch = whole_number("epoch", epoch)
         if epoch < 0:
             raise ConfigError(f"epoch={epoch}; epochs count from 0")
         self._next_epoch, self._next_position = epoch, 0
@@ -208,7 +210,7 @@ class ShardLoader:
             seed=self._seed,
             epoch=epoch,
             position=position,
-            shuffle=self._settings.shuffle,
+            shuffle=self._shuffle,
             window=self._effective_window(),
             drop_last=self._settings.drop_last,
             global_batch_size=self._global_batch_size(ranks),
@@ -218,7 +220,7 @@ class ShardLoader:
         """Go on from `state`; see `DataLoader.load_state_dict`."""
         loaded = LoaderState.parse(state)
         self._check_fits(loaded)
-        self._seed, self._window = loaded.seed, loaded.window
+        self._seed, self._window, self._shuffle = loaded.seed, loaded.window, loaded.shuffle
         self._next_epoch, self._next_position = loaded.epoch, loaded.position
         self._pass = None
         self._agreed = False
@@ -235,9 +237,10 @@ class ShardLoader:
                 f"the state is at sample {loaded.position} of an epoch, {name} has {len(self._dataset)}; it is damaged"
             )
         given: dict[str, tuple[Any, Any]] = {
-            "shuffle": (self._settings.shuffle, loaded.shuffle),
             "drop_last": (self._settings.drop_last, loaded.drop_last),
         }
+        if self._settings.shuffle is not None:
+            given["shuffle"] = (self._settings.shuffle, loaded.shuffle)
         if self._settings.seed is not None:
             given["seed"] = (self._settings.seed, loaded.seed)
         if self._settings.window is not None and loaded.shuffle:

@@ -58,8 +58,8 @@ class LoaderState:
         for name in names:
             wanted = types.get(name, int)
             value = state[name]
-            if type(value) is not wanted or (isinstance(value, int) and value < 0):
-                raise StateError(f"the loader state has {name}={value!r}; a {wanted.__name__} of 0 or more is needed")
+            if type(value) is not wanted or (isinstance(value, int) and not 0 <= value < 1 << 63):
+                raise StateError(f"the loader state has {name}={value!r}; a {wanted.__name__} in range is needed")
         if state["global_batch_size"] == 0:
             raise StateError("the loader state has global_batch_size=0; it was not written by a loader")
         return cls(**{name: state[name] for name in names})

@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -218,6 +219,8 @@ class _Call(Step):
             result = self._function(argument, generator(numbers.key, index=index, occurrence=occurrence))
         else:
             result = self._function(argument)
+        if result is None:
+            raise TypeError(f"{self.name} returned None; a transform returns what it made")
         results = [result] if len(values) == 1 else list(result)
         if len(results) != len(values):
             raise ValueError(f"{self.name} returned {len(results)} values for {len(values)} outputs")
@@ -228,6 +231,8 @@ class _Call(Step):
 
 def _as_picture(value: Any, mask: bool) -> Any:
     """A callable's picture as the next step takes it; anything else as it is."""
+    if isinstance(value, np.ndarray):
+        value = torch.from_numpy(value)
     if isinstance(value, Tensor) and value.ndim == (2 if mask else 3):
         return value[None, None] if mask else value[None]
     return value

@@ -50,7 +50,7 @@ class ShardWriter:
         columns: name to declaration of each column, see `Schema.from_spec`.
         classes: names of the classes that a label column numbers.
         shard_nbytes: size at which a shard is closed. 64 MiB: one read at full speed of any disk or bucket.
-        batch_nbytes: size at which a record batch is closed, at least one row.
+        batch_nbytes: size at which a record batch is closed, at least one row; None means 1 MiB, or a shard.
         resume: go on with an unfinished write of the same columns and settings; begin anew when there is none.
 
     Raises:
@@ -66,9 +66,11 @@ class ShardWriter:
         *,
         classes: Mapping[str, Sequence[str]] | None = None,
         shard_nbytes: int = 64 << 20,
-        batch_nbytes: int = 1 << 20,
+        batch_nbytes: int | None = None,
         resume: bool = False,
     ) -> None:
+        if batch_nbytes is None:
+            batch_nbytes = min(1 << 20, shard_nbytes)
         if not 1 <= batch_nbytes <= shard_nbytes:
             raise ConfigError(
                 f"batch_nbytes={batch_nbytes}, shard_nbytes={shard_nbytes}: give 1 <= batch_nbytes <= shard_nbytes"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+from types import FrameType
 
 import typer
 from rich.markup import escape
@@ -34,12 +36,17 @@ app.add_typer(bench_app, name="bench")
 
 
 def main() -> None:
-    """Run a command; an error of ours is one red sentence and exit code 1, Ctrl-C is exit code 130."""
+    """Run a command; an error of ours is one red sentence and exit code 1, Ctrl-C says so and is exit code 130."""
+    signal.signal(signal.SIGINT, _interrupt)
     try:
         app()
     except ForebayError as error:
         error_console.print(f"[bold red]error:[/] {escape(str(error))}")
         sys.exit(1)
-    except KeyboardInterrupt:
-        error_console.print("interrupted")
-        sys.exit(130)
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    # Said here, because typer turns a KeyboardInterrupt into its exit code without a word.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    error_console.print("\ninterrupted")
+    raise KeyboardInterrupt

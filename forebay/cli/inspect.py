@@ -121,6 +121,9 @@ def _print_tables(summary: dict[str, Any]) -> None:
 
 
 def _shorten(text: str) -> str:
+    text = text.translate(
+        {code: repr(chr(code))[1:-1] for code in (*range(32), 127)}
+    )  # a name with a newline is one line
     return text if len(text) <= CELL_LETTERS else f"{text[: CELL_LETTERS - 3]}..."
 
 

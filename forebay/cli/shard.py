@@ -85,6 +85,16 @@ def write_images(
         ConfigError: the destination is not empty, or no image is good.
         SourceError: the destination cannot be written.
     """
+    try:
+        return _write_images(folder, dst, shard_nbytes=shard_nbytes, resume=resume, check=check, threads=threads)
+    except KeyboardInterrupt:
+        error_console.print(f"the shards that are whole stay in {escape(str(dst))}; --resume goes on after them")
+        raise
+
+
+def _write_images(
+    folder: ImageFolder, dst: Path, *, shard_nbytes: int, resume: bool, check: Check, threads: int
+) -> dict[str, Any]:
     started = time.monotonic()
     with ShardWriter(
         dst,

@@ -50,7 +50,9 @@ def _print_report(path: str, rows: int, shards: int, problems: list[Problem]) ->
         if problem.row is not None:
             place += f", row {problem.row}, column {problem.column}"
         console.print(f"[red]{escape(place)}[/]: {escape(problem.reason)}", soft_wrap=True)
-    if problems:
+    if problems and not shards:
+        error_console.print(f"[bold red]{escape(path)} holds no whole data set[/]")
+    elif problems:
         damaged = len({problem.shard for problem in problems})
         error_console.print(f"[bold red]{escape(path)} is damaged[/]: {damaged} of {shards} shards; copy them again")
     else:

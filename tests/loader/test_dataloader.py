@@ -269,6 +269,15 @@ def test_a_state_that_contradicts_a_setting_is_refused_and_changes_nothing(
     assert other.state_dict() == before
 
 
+def test_what_was_not_said_is_taken_from_the_state(pictures: Path) -> None:
+    said = DataLoader(dataset(pictures), batch_size=16, shuffle=True, seed=11, window=3)
+    state = json.loads(json.dumps(said.state_dict()))
+    open_to_all = DataLoader(dataset(pictures), batch_size=16)
+    open_to_all.load_state_dict(state)
+    assert open_to_all.state_dict() == state
+    assert read(open_to_all) == read(said)
+
+
 def test_a_state_of_other_data_is_refused(pictures: Path, tmp_path: Path, make_pictures: Callable[..., Path]) -> None:
     state = DataLoader(dataset(pictures), batch_size=16).state_dict()
     other = DataLoader(dataset(make_pictures(tmp_path / "other", 20)), batch_size=16)
@@ -352,6 +361,10 @@ def test_other_data_sets_go_to_torch_unchanged() -> None:
         ({"num_workers": -1}, "num_workers"),
         ({"window": 0}, "window"),
         ({"seed": -1}, "seed"),
+        ({"seed": 1.5}, "seed=1.5; give a whole number"),
+        ({"batch_size": "8"}, "batch_size='8'; give a whole number"),
+        ({"num_workers": "2"}, "num_workers='2'"),
+        ({"timeout": "x"}, "timeout='x'"),
         ({"on_error": "ignore"}, "on_error"),
         ({"max_bad": -1}, "max_bad"),
         ({"rank": 1}, "both"),

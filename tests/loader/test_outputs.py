@@ -201,6 +201,13 @@ def test_callables_get_upright_pictures_and_may_be_anywhere_in_the_list() -> Non
     assert program([look, T.CenterCrop(8)]).specs == (None,)
 
 
+def test_a_callable_may_give_an_array_but_not_nothing() -> None:
+    steps: list[T.Transform] = [T.CenterCrop(8), lambda image: image.numpy().copy(), T.Normalize()]
+    assert torch.equal(run(steps), run([T.CenterCrop(8), T.Normalize()]))
+    with pytest.raises(TypeError, match="returned None"):
+        run([lambda image: None])
+
+
 def test_callables_act_on_any_column() -> None:
     assert run([lambda label: label + 1], "label", (np.int64(4),)) == 5
     assert run([str.upper], "name", ("abc",)) == "ABC"
