@@ -24,6 +24,7 @@ from forebay.cache import ShardStore
 from forebay.errors import SampleError
 from forebay.loader.bad_samples import REPLACEMENT_TRIES, replacement_rows
 from forebay.loader.channel import Channel, ChannelClosed, ChannelEnd
+from forebay.loader.collector import collecting_garbage, in_another_thread
 from forebay.loader.device import DeviceCopy
 from forebay.loader.engine_settings import Delivery, EngineSettings
 from forebay.loader.pending_batch import PendingBatch, Places
@@ -110,13 +111,13 @@ class ShardEngine:
     def close(self) -> None:
         """Stop, wake, join, free. Prompt: at most one sample a thread is finished first. Nothing in a forked child.
 
-        An abandoned iterator that is part of a reference cycle is closed by the garbage collector, perhaps within one
-        of our own threads and under a lock of theirs: then another thread does it.
+        An abandoned iterator that is part of a reference cycle is closed by the garbage collector, which interrupts any
+        thread anywhere, perhaps under a lock that closing needs: then another thread does it.
         """
         if os.getpid() != self._process:
             return  # the threads, and whoever holds the locks, are the parent's
-        if threading.current_thread().name.startswith("forebay-"):
-            threading.Thread(target=self._close, name="closing forebay").start()
+        if collecting_garbage():
+            in_another_thread(self._close)
         else:
             self._close()
 

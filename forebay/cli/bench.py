@@ -120,7 +120,8 @@ def comparison_caption(comparison: LoaderComparison) -> str:
     rounds = len(comparison.sides[0].images_per_s)
     return (
         f"{comparison.threads} decode threads here, {comparison.workers} worker processes there; medians of {rounds} "
-        f"rounds of each in turn, after one to warm up. A round: {work.images:,} images{different} of "
+        "rounds of each in turn, after one to warm up, and of the ratios of paired rounds. "
+        f"A round: {work.images:,} images{different} of "
         f"{comparison.image_nbytes / 1000:,.0f} kB to batches of {work.batch_size}, {made}; random windows, half of "
         f"them mirrored. Of the same windows, pixels differ by {comparison.pixel_difference:.2f} grey levels on "
         f"average. "
