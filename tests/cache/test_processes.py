@@ -143,17 +143,24 @@ def test_a_kill_at_any_moment_leaves_a_cache_that_the_next_run_uses(tmp_path: Pa
     assert used_nbytes(cache) <= budget
 
 
+def stop(process: subprocess.Popen[str]) -> None:
+    """Stop a child, and return when it stands still: the signal alone takes effect some time later."""
+    process.send_signal(signal.SIGSTOP)
+    _, status = os.waitpid(process.pid, os.WUNTRACED)
+    assert os.WIFSTOPPED(status)
+
+
 def test_a_stopped_fetcher_stops_nobody_else_and_its_death_frees_its_room(tmp_path: Path, data: StoredDataset) -> None:
     cache, budget = tmp_path / "cache", 3 * int(data.shard_nbytes.max())
     with reading(data, cache, budget, seed=0, epochs=1000) as stopped:
         for _ in range(5):
             line_of(stopped)
-        stopped.send_signal(signal.SIGSTOP)
+        stop(stopped)
         while is_locked(
             cache / "forebay-cache.lock"
         ):  # possible, and costs others 10 s a shard: not worth a test's time
             stopped.send_signal(signal.SIGCONT)
-            stopped.send_signal(signal.SIGSTOP)
+            stop(stopped)
         for part in leftovers(cache):
             os.utime(part, (0, 0))  # as if it had been stopped for long
         with reading(data, cache, budget, seed=5, epochs=2) as other:
