@@ -55,6 +55,8 @@ def nothing_left_behind() -> Iterator[None]:
     threads, files = left_behind(threads_before, files_before)
     if threads or files:
         gc.collect()  # what only a reference cycle holds is not left behind; collecting after every test takes minutes
+        for thread in threads:
+            thread.join(timeout=5)  # nor is a thread that is about to end, such as those of torch's queues
         threads, files = left_behind(threads_before, files_before)
     if threads:
         frames = sys._current_frames()
