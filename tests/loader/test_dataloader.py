@@ -439,6 +439,32 @@ def test_a_cache_changes_no_batch_and_keeps_its_budget(pictures: Path, tmp_path:
     assert share < 1 or stats["fetched_nbytes"] == 0 or stats["evicted"] == 0
 
 
+@pytest.mark.parametrize(
+    ("bound", "ahead"),
+    [({}, 2), ({"prefetch_factor": 4}, 4), ({"prefetch_nbytes": 1}, 1)],
+    ids=["default", "4", "bytes"],
+)
+def test_no_more_is_made_ahead_than_allowed(pictures: Path, bound: dict[str, int], ahead: int) -> None:
+    made: list[int] = []
+    gate = threading.Semaphore(0)
+
+    def count(image: Tensor) -> Tensor:
+        made.append(1)
+        gate.release()
+        return image
+
+    steps: list[T.Transform] = [T.RandomResizedCrop(SIZE), count]
+    data = ShardDataset(pictures, transforms={"image": steps})
+    loader = DataLoader(data, batch_size=16, num_workers=1, **bound)  # type: ignore[arg-type]
+    with loader:
+        iterator = iter(loader)
+        for delivered in range(1, 4):
+            next(iterator)
+            while len(made) < 16 * (delivered + ahead) and len(made) < 97:
+                assert gate.acquire(timeout=30)
+            assert len(made) <= 16 * (delivered + ahead), "more was made ahead than the bound allows"
+
+
 def test_torch_threads_of_the_user_stay_as_they_were(pictures: Path) -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(2)
