@@ -12,7 +12,7 @@ from typing import Any
 import numpy.typing as npt
 
 from forebay.errors import ShardCorruptError
-from forebay.sharding import ShardReader
+from forebay.sharding import JpegLayout, ShardReader
 
 __all__ = ["CachedReader"]
 
@@ -49,6 +49,19 @@ class CachedReader(ShardReader):
             return self._copy.read(row, column)
         except ShardCorruptError as error:
             return self._instead(error).read(row, column)
+
+    def jpeg_layout(self, row: int, column: str) -> JpegLayout | None:
+        """See `ShardReader.jpeg_layout`. The footer tells it, and was verified when the copy was opened."""
+        return self._copy.jpeg_layout(row, column)
+
+    def read_jpeg(self, row: int, column: str, top: int, height: int) -> tuple[memoryview, memoryview, int]:
+        """See `ShardReader.read_jpeg`."""
+        if self._origin is not None:
+            return self._origin.read_jpeg(row, column, top, height)
+        try:
+            return self._copy.read_jpeg(row, column, top, height)
+        except ShardCorruptError as error:
+            return self._instead(error).read_jpeg(row, column, top, height)
 
     def scalars(self, column: str) -> npt.NDArray[Any]:
         """See `ShardReader.scalars`."""

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+from forebay.sharding.addressable import (
+    BAND_NBYTES,
+    JpegLayout,
+    bands_of,
+    describe_jpeg,
+    sub_jpeg,
+)
 from forebay.sharding.checksum import READ_NBYTES, sample_checksum, shard_checksum
 from forebay.sharding.image_folder import (
     ImageFile,
@@ -11,21 +18,26 @@ from forebay.sharding.image_folder import (
     printable,
     valid_text,
 )
+from forebay.sharding.jpeg_header import JpegHeader, exif_orientation, read_header, xmp_orientation
 from forebay.sharding.order import EpochOrder, ShardSpan, default_window, rank_slice
 from forebay.sharding.schema import Column, Kind, Schema
 from forebay.sharding.shard_file import ShardReader
 from forebay.sharding.source import FolderSource, LocalFile, MappedFile, Source, SourceFile
 from forebay.sharding.stored import StoredDataset, open_dataset
+from forebay.sharding.transcode import TranscodeError, can_transcode, choose_segment, make_addressable
 from forebay.sharding.verify import Problem, verify_dataset
 from forebay.sharding.writer import ShardWriter
 
 __all__ = [
+    "BAND_NBYTES",
     "READ_NBYTES",
     "Column",
     "EpochOrder",
     "FolderSource",
     "ImageFile",
     "ImageFolder",
+    "JpegHeader",
+    "JpegLayout",
     "Kind",
     "LocalFile",
     "MappedFile",
@@ -37,14 +49,24 @@ __all__ = [
     "Source",
     "SourceFile",
     "StoredDataset",
+    "TranscodeError",
+    "bands_of",
+    "can_transcode",
+    "choose_segment",
     "default_window",
+    "describe_jpeg",
+    "exif_orientation",
     "list_class_folders",
     "list_labelled_images",
+    "make_addressable",
     "open_dataset",
     "printable",
     "rank_slice",
+    "read_header",
     "sample_checksum",
     "shard_checksum",
+    "sub_jpeg",
     "valid_text",
     "verify_dataset",
+    "xmp_orientation",
 ]

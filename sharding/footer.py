@@ -9,13 +9,13 @@ where a column's bytes begin in the file, one int64 a record batch; the samples 
 
 - Placed columns (all but scalars): `nbytes` int64 a sample (left out for fixed-shape tensors, whose samples are all
   equally long), `checksums` xxh3-64 a sample. Variable-shape tensors also have `shapes`, laid out like a scalar column.
+- Image columns with crop-addressable JPEGs also have `jpeg`, see `jpeg_places.py`; readers that do not know it read
+  the samples whole.
 - Scalar columns: `checksums` xxh3-64 a record batch.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
 import math
 from dataclasses import dataclass, field
@@ -24,6 +24,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from forebay.sharding.jpeg_places import JpegPlaces
+from forebay.sharding.packed import FooterError, pack, unpack
 from forebay.sharding.schema import Column, Kind, Schema
 
 __all__ = ["FOOTER_METADATA_KEY", "FOOTER_VERSION", "BatchPlaces", "FooterError", "SamplePlaces", "ShardFooter"]
@@ -33,10 +35,6 @@ FOOTER_VERSION = 1
 
 Int64s = npt.NDArray[np.int64]
 UInt64s = npt.NDArray[np.uint64]
-
-
-class FooterError(ValueError):
-    """A footer that does not hold; the shard reader says where."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +73,8 @@ class ShardFooter:
     """By column: image, mask, bytes, str, json, tensor."""
     batched: dict[str, BatchPlaces] = field(default_factory=dict)
     """By column: scalars, and the shapes of variable-shape tensors."""
+    jpegs: dict[str, JpegPlaces] = field(default_factory=dict)
+    """By column: images, where one or more are crop-addressable."""
 
     @property
     def rows(self) -> int:
@@ -86,18 +86,20 @@ class ShardFooter:
         columns: dict[str, Any] = {}
         for column in schema:
             batched = self.batched.get(column.name)
-            shapes = batched and {"starts": _pack(batched.starts), "checksums": _pack(batched.checksums)}
+            shapes = batched and {"starts": pack(batched.starts), "checksums": pack(batched.checksums)}
             if column.kind is Kind.SCALAR:
                 columns[column.name] = shapes
                 continue
             places = self.placed[column.name]
-            entry: dict[str, Any] = {"starts": _pack(places.starts), "checksums": _pack(places.checksums)}
+            entry: dict[str, Any] = {"starts": pack(places.starts), "checksums": pack(places.checksums)}
             if sample_nbytes(column) is None:
-                entry["nbytes"] = _pack(places.nbytes)
+                entry["nbytes"] = pack(places.nbytes)
             if shapes:
                 entry["shapes"] = shapes
+            if column.name in self.jpegs:
+                entry["jpeg"] = self.jpegs[column.name].to_json()
             columns[column.name] = entry
-        value = {"version": FOOTER_VERSION, "batch_rows": _pack(self.batch_rows), "columns": columns}
+        value = {"version": FOOTER_VERSION, "batch_rows": pack(self.batch_rows), "columns": columns}
         return json.dumps(value, separators=(",", ":")).encode()
 
     @classmethod
@@ -120,7 +122,7 @@ class ShardFooter:
                     f"its format is version {content['version']!r} and this forebay reads {FOOTER_VERSION}; "
                     f"upgrade with `pip install -U forebay`"
                 )
-            batch_rows = _unpack(content["batch_rows"], "<i8")
+            batch_rows = unpack(content["batch_rows"], "<i8")
             if np.any((batch_rows < 0) | (batch_rows > rows)) or batch_rows.sum() != rows:
                 raise FooterError(f"its record batches have {batch_rows.sum()} rows, and the index says {rows}")
             if rows > 8 * limit:  # every column takes a bit a row or more
@@ -139,16 +141,18 @@ class ShardFooter:
             self.batched[column.name] = _decode_batched(column, entry, self.batch_rows, limit)
             return
         rows = self.rows
-        starts = _unpack(entry["starts"], "<i8", len(self.batch_rows))
+        starts = unpack(entry["starts"], "<i8", len(self.batch_rows))
         fixed = sample_nbytes(column)
-        checksums = _unpack(entry["checksums"], "<u8", rows)
-        nbytes = _unpack(entry["nbytes"], "<i8", rows) if fixed is None else np.full(rows, fixed, dtype=np.int64)
+        checksums = unpack(entry["checksums"], "<u8", rows)
+        nbytes = unpack(entry["nbytes"], "<i8", rows) if fixed is None else np.full(rows, fixed, dtype=np.int64)
         if nbytes.size and not 0 <= nbytes.min() <= nbytes.max() <= limit:
             raise FooterError(f"column {column.name!r} has samples longer than the file")
         offsets = sample_offsets(starts, nbytes, self.batch_rows)
         if nbytes.size and not (0 <= offsets.min() <= offsets.max() <= limit and (offsets + nbytes).max() <= limit):
             raise FooterError(f"column {column.name!r} has samples outside the file")
         self.placed[column.name] = SamplePlaces(starts, offsets, nbytes, checksums)
+        if column.kind is Kind.IMAGE and "jpeg" in entry:
+            self.jpegs[column.name] = JpegPlaces.from_json(column.name, entry["jpeg"], nbytes)
         if column.is_variable:
             self.batched[column.name] = _decode_batched(column, entry["shapes"], self.batch_rows, limit)
 
@@ -178,24 +182,9 @@ def sample_offsets(starts: Int64s, nbytes: Int64s, batch_rows: Int64s) -> Int64s
 
 
 def _decode_batched(column: Column, entry: dict[str, Any], batch_rows: Int64s, limit: int) -> BatchPlaces:
-    starts = _unpack(entry["starts"], "<i8", len(batch_rows))
-    checksums = _unpack(entry["checksums"], "<u8", len(batch_rows))
+    starts = unpack(entry["starts"], "<i8", len(batch_rows))
+    checksums = unpack(entry["checksums"], "<u8", len(batch_rows))
     nbytes = batch_nbytes(column, batch_rows)
     if starts.size and not (0 <= starts.min() <= starts.max() <= limit and (starts + nbytes).max() <= limit):
         raise FooterError(f"column {column.name!r} has values outside the file")
     return BatchPlaces(starts, nbytes, checksums)
-
-
-def _pack(values: Int64s | UInt64s) -> str:
-    little = values.astype(values.dtype.newbyteorder("<"), copy=False)
-    return base64.b64encode(little.tobytes()).decode("ascii")
-
-
-def _unpack(text: str, dtype: str, count: int | None = None) -> npt.NDArray[Any]:
-    try:
-        values = np.frombuffer(base64.b64decode(text, validate=True), dtype=dtype)
-    except binascii.Error as error:
-        raise FooterError(f"its footer holds an array that is no base64: {error}") from error
-    if count is not None and len(values) != count:
-        raise FooterError(f"its footer holds {len(values)} numbers where {count} are due")
-    return values

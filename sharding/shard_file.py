@@ -14,8 +14,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from forebay.errors import SchemaError, ShardCorruptError, SourceError
+from forebay.sharding.addressable import JpegLayout, bands_of
 from forebay.sharding.checksum import sample_checksum
-from forebay.sharding.footer import FOOTER_METADATA_KEY, BatchPlaces, FooterError, ShardFooter
+from forebay.sharding.footer import FOOTER_METADATA_KEY, BatchPlaces, FooterError, SamplePlaces, ShardFooter
+from forebay.sharding.jpeg_part import find_damage, read_part
 from forebay.sharding.schema import Kind, Schema
 from forebay.sharding.shard_layout import MAGIC
 from forebay.sharding.source import SourceFile
@@ -100,25 +102,58 @@ class ShardReader:
             SchemaError: the column was not opened, or holds scalars.
             IndexError: there is no such row.
         """
-        try:
-            places = self._footer.placed[column]
-        except KeyError:
-            self._refuse(column, "read", Kind.SCALAR)
-        if not 0 <= row < self.rows:
-            raise IndexError(f"row {row} of shard {self.shard} of {self.dataset}, which has {self.rows} rows")
-        try:
-            view = self._file.read(int(places.offsets[row]), int(places.nbytes[row]))
-        except SourceError as error:
-            raise SourceError(
-                f"shard {self.shard} of {self.dataset}, row {row}, column {column!r}: {error}",
-                dataset=self.dataset,
-                shard=self.shard,
-                row=row,
-                column=column,
-            ) from error
+        places = self._placed(row, column, "read")
+        view = self._read_file(row, column, int(places.offsets[row]), int(places.nbytes[row]))
         if (found := sample_checksum(view)) != (written := int(places.checksums[row])):
             self._fail(f"it has checksum {found:#018x}, and {written:#018x} was written", row=row, column=column)
         return view
+
+    def jpeg_layout(self, row: int, column: str) -> JpegLayout | None:
+        """How a sample can be read in part by `read_jpeg`; None when it is no crop-addressable JPEG.
+
+        Raises:
+            SchemaError: the column was not opened, or holds scalars.
+            IndexError: there is no such row.
+        """
+        self._placed(row, column, "jpeg_layout")
+        jpegs = self._footer.jpegs.get(column)
+        return None if jpegs is None else jpegs.layout(row)
+
+    def read_jpeg(self, row: int, column: str, top: int, height: int) -> tuple[memoryview, memoryview, int]:
+        """The part of a crop-addressable JPEG that holds some rows of its pixels, for `sub_jpeg`.
+
+        Reads and verifies just the header and these bands every time, in one read or two.
+
+        Args:
+            row: the sample's, of an image column.
+            column: that column.
+            top: first row of pixels wanted, as stored: before EXIF orientation.
+            height: how many are wanted, at least 1.
+
+        Returns:
+            The header; the bands that hold the rows and their neighbours; the number of the first row of MCUs in them.
+            Both are read-only views, as those of `read`.
+
+        Raises:
+            ShardCorruptError, SourceError: as `read`.
+            SchemaError: the sample has no `jpeg_layout`.
+            IndexError: there is no such row, or the picture has no such rows of pixels.
+        """
+        layout = self.jpeg_layout(row, column)
+        if layout is None:
+            raise SchemaError(f"{self._place(row, column)} is no crop-addressable JPEG: use read()")
+        if not 0 <= top < top + height <= layout.height:
+            raise IndexError(
+                f"pixel rows {top} to {top + height} of {self._place(row, column)}, which has {layout.height} of them"
+            )
+        first, end = bands_of(layout, top, height)
+        start = int(self._footer.placed[column].offsets[row])
+        header, bands = read_part(
+            lambda offset, nbytes: self._read_file(row, column, start + offset, nbytes), layout, first, end
+        )
+        if (damage := find_damage(layout, header, bands, first)) is not None:
+            self._fail(damage, row=row, column=column)
+        return header, bands, sum(layout.band_rows[:first])
 
     def scalars(self, column: str) -> npt.NDArray[Any]:
         """The values of a scalar column: read-only, (rows,), of the column's dtype. Read and verified once, then kept.
@@ -153,8 +188,7 @@ class ShardReader:
         declared = self._columns.get(column)
         if declared is None or declared.shape is None:
             self._refuse(column, "shape", None)
-        if not 0 <= row < self.rows:
-            raise IndexError(f"row {row} of shard {self.shard} of {self.dataset}, which has {self.rows} rows")
+        self._check_row(row)
         fixed = tuple(size for size in declared.shape if size is not None)
         if len(fixed) == len(declared.shape):
             return fixed
@@ -178,8 +212,7 @@ class ShardReader:
         """
         declared = self._columns.get(column)
         if declared is not None and declared.kind is Kind.SCALAR:
-            if not 0 <= row < self.rows:
-                raise IndexError(f"row {row} of shard {self.shard} of {self.dataset}, which has {self.rows} rows")
+            self._check_row(row)
             return self.scalars(column)[row]
         view = self.read(row, column)
         try:
@@ -206,6 +239,29 @@ class ShardReader:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _placed(self, row: int, column: str, method: str) -> SamplePlaces:
+        places = self._footer.placed.get(column)
+        if places is None:
+            self._refuse(column, method, Kind.SCALAR)
+        self._check_row(row)
+        return places
+
+    def _check_row(self, row: int) -> None:
+        if not 0 <= row < self.rows:
+            raise IndexError(f"row {row} of shard {self.shard} of {self.dataset}, which has {self.rows} rows")
+
+    def _read_file(self, row: int, column: str, offset: int, nbytes: int) -> memoryview:
+        try:
+            return self._file.read(offset, nbytes)
+        except SourceError as error:
+            raise SourceError(
+                f"{self._place(row, column)}: {error}",
+                dataset=self.dataset,
+                shard=self.shard,
+                row=row,
+                column=column,
+            ) from error
+
     def _read_batched(self, column: str, dtype: str) -> list[npt.NDArray[Any]]:
         places: BatchPlaces = self._footer.batched[column]
         pieces = []
@@ -230,6 +286,9 @@ class ShardReader:
         values.flags.writeable = False
         self._batched[column] = values  # two threads may both come here: they keep equal arrays
         return values
+
+    def _place(self, row: int, column: str) -> str:
+        return f"shard {self.shard} of {self.dataset}, row {row}, column {column!r}"
 
     def _refuse(self, column: str, method: str, other: Kind | None) -> NoReturn:
         if column not in self._columns:

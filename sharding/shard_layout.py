@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from forebay.sharding.addressable import JpegLayout, describe_jpeg
 from forebay.sharding.checksum import sample_checksum
 from forebay.sharding.footer import (
     FOOTER_METADATA_KEY,
@@ -24,6 +25,7 @@ from forebay.sharding.footer import (
     sample_nbytes,
     sample_offsets,
 )
+from forebay.sharding.jpeg_places import JpegPlaces
 from forebay.sharding.schema import Column, Kind, Schema
 from forebay.sharding.values import EncodedSample, EncodedTensor
 
@@ -31,6 +33,7 @@ __all__ = ["MAGIC", "BuiltBatch", "ShardBytes", "build_batch", "lay_out_shard", 
 
 MAGIC = b"ARROW1"
 """First and last bytes of an Arrow IPC file."""
+_LONGEST_ADDRESSABLE = (1 << 31) - 1  # bytes: the footer keeps lengths within a JPEG in 32 bits
 _PLACE_NBYTES = 8 + 8 + 8 + 8  # of a placed sample: Arrow's offset; length and checksum in base64, rounded up
 
 
@@ -43,6 +46,8 @@ class BuiltBatch:
     """By placed column, (rows,)."""
     checksums: dict[str, npt.NDArray[np.uint64]]
     """By placed column, (rows,)."""
+    jpegs: dict[str, list[JpegLayout | None]]
+    """By image column, (rows,); None for a sample that is no crop-addressable JPEG."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +63,10 @@ class ShardBytes:
 
 
 def stored_nbytes(schema: Schema, sample: EncodedSample) -> int:
-    """About how many bytes a sample adds to a shard, its share of the footer included."""
+    """About how many bytes a sample adds to a shard, its share of the footer included.
+
+    The bands of a crop-addressable JPEG, a third of a percent of it, are left out: `build_batch` finds them.
+    """
     total = 0
     for column, value in zip(schema.columns, sample, strict=True):
         if isinstance(value, EncodedTensor):
@@ -74,6 +82,7 @@ def build_batch(schema: Schema, samples: Sequence[EncodedSample]) -> BuiltBatch:
     """The record batch of some samples. Arrow's buffers are put together directly: one copy of the bytes."""
     nbytes: dict[str, npt.NDArray[np.int64]] = {}
     checksums: dict[str, npt.NDArray[np.uint64]] = {}
+    jpegs: dict[str, list[JpegLayout | None]] = {}
     arrays = []
     for column, values in zip(schema.columns, zip(*samples, strict=True), strict=True):
         if column.kind is Kind.SCALAR:
@@ -82,13 +91,15 @@ def build_batch(schema: Schema, samples: Sequence[EncodedSample]) -> BuiltBatch:
         data = [value.data if isinstance(value, EncodedTensor) else value for value in values]
         nbytes[column.name] = np.fromiter(map(len, data), dtype=np.int64, count=len(data))
         checksums[column.name] = np.fromiter(map(sample_checksum, data), dtype=np.uint64, count=len(data))
+        if column.kind is Kind.IMAGE:
+            jpegs[column.name] = [_jpeg_layout(image) for image in data]
         if column.kind is not Kind.TENSOR:
             arrays.append(_array(column.arrow_type, len(data), _offsets(nbytes[column.name], 1), b"".join(data)))
         elif column.is_variable:
             arrays.append(_variable_tensors(column, data, nbytes[column.name], [value.shape for value in values]))
         else:
             arrays.append(_fixed_tensors(column, data))
-    return BuiltBatch(pa.RecordBatch.from_arrays(arrays, schema=schema.arrow_schema), nbytes, checksums)
+    return BuiltBatch(pa.RecordBatch.from_arrays(arrays, schema=schema.arrow_schema), nbytes, checksums, jpegs)
 
 
 def lay_out_shard(schema: Schema, batches: Sequence[BuiltBatch]) -> ShardBytes:
@@ -129,6 +140,10 @@ def _locate(schema: Schema, batches: Sequence[BuiltBatch], plain: pa.Buffer) -> 
             hashes = np.concatenate([built.checksums[column.name] for built in batches])
             offsets = sample_offsets(starts, sizes, footer.batch_rows)
             footer.placed[column.name] = SamplePlaces(starts, offsets, sizes, hashes)
+        if column.kind is Kind.IMAGE:
+            layouts = [layout for built in batches for layout in built.jpegs[column.name]]
+            if (jpegs := JpegPlaces.of(column.name, layouts, sizes)) is not None:
+                footer.jpegs[column.name] = jpegs
     return footer
 
 
@@ -136,6 +151,10 @@ def _starts(buffers: Iterable[pa.Buffer | None], plain: pa.Buffer) -> npt.NDArra
     # A buffer without bytes lies anywhere; 0 stands for it.
     places = [buffer.address - plain.address if buffer is not None and buffer.size else 0 for buffer in buffers]
     return np.array(places, dtype=np.int64)
+
+
+def _jpeg_layout(image: bytes) -> JpegLayout | None:
+    return describe_jpeg(image) if len(image) <= _LONGEST_ADDRESSABLE else None
 
 
 def _scalar_array(column: Column, values: Sequence[object]) -> pa.Array:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import logging
 import threading
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from PIL import Image
 
 from forebay.cache import CacheConfig, InPlaceStore, ShardCache, ShardStore, open_store
 from forebay.errors import CacheError, ClosedError, ConfigError, ForebayError, ShardCorruptError, SourceError
@@ -371,6 +373,42 @@ def test_a_damaged_copy_is_removed_and_its_source_read_instead(
     assert any(str(copy) in record.message for record in caplog.records)
     assert read_all(store, data, 1) == [4, 5, 6, 7]
     assert copy.read_bytes() != damaged
+    store.close()
+
+
+def restart_marked(seed: int) -> bytes:
+    """A JPEG with a restart marker after every 8 of its MCUs."""
+    pixels = np.random.default_rng(seed).integers(0, 256, (320, 256, 3), dtype=np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "JPEG", quality=90, restart_marker_blocks=8)
+    return file.getvalue()
+
+
+def test_a_damaged_band_of_a_copied_jpeg_is_read_from_the_source_and_an_undamaged_one_from_the_copy(
+    tmp_path: Path, opened: OpenStore
+) -> None:
+    photo = restart_marked(1)
+    with ShardWriter(tmp_path / "data", {"photo": "image"}) as writer:
+        writer.write({"photo": photo})
+        writer.write({"photo": restart_marked(2)})
+    data = open_dataset(tmp_path / "data")
+    settings = config(tmp_path, data, 100)
+    store = opened(data, settings)
+    store.open_shard(0).close()
+    copy = settings.path / data.fingerprint / data.shard_name(0)
+    damaged = bytearray(copy.read_bytes())
+    damaged[damaged.index(photo) + len(photo) - 100] ^= 1
+    copy.unlink()  # a map of the old file must not be written under
+    copy.write_bytes(damaged)
+    with store.open_shard(0) as reader, data.open_shard(0) as origin:
+        assert reader.jpeg_layout(0, "photo") == origin.jpeg_layout(0, "photo") is not None
+        assert reader.read_jpeg(0, "photo", 0, 16) == origin.read_jpeg(0, "photo", 0, 16)
+        assert copy.exists()
+        for _ in range(2):
+            assert reader.read_jpeg(0, "photo", 304, 16) == origin.read_jpeg(0, "photo", 304, 16)
+            assert not copy.exists()
+        assert reader.jpeg_layout(1, "photo") == origin.jpeg_layout(1, "photo")
+        assert reader.read_jpeg(1, "photo", 100, 20) == origin.read_jpeg(1, "photo", 100, 20)
     store.close()
 
 

@@ -1,0 +1,23 @@
+from collections.abc import Sequence
+from typing import Any
+
+JOB_FIELDS: int
+
+def decode(
+    heads: Sequence[Any],
+    bodies: Sequence[Any],
+    jobs: Any,
+    out: Any,
+    height: int,
+    width: int,
+    table: Any,
+    itemsize: int,
+    status: Any,
+    max_pixels: int,
+    threads: int,
+    cancel: Any,
+    /,
+) -> None: ...
+def frame(data: Any, max_pixels: int, /) -> tuple[int, int, int] | None: ...
+def version() -> str: ...
+def use_vectors(most: int, /) -> int: ...
