@@ -33,7 +33,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         shuffle: mix the samples; False keeps the order of storage, None too, unless a loaded state says otherwise.
         sampler: refused for shards: the order is a function that ranks, cache and state build on.
         batch_sampler: likewise.
-        num_workers: decode threads of this process; 0 means its share of the cores that it may use.
+        num_workers: threads of this process that decode; 0 means its share of the cores that it may use.
         collate_fn: refused for shards: batches are made in place; see `batch_transforms`.
         pin_memory: give tensors in pinned memory (where there is a CUDA device).
         drop_last: leave out a last batch that is not full. The default keeps it, shorter, on every rank.
@@ -55,6 +55,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         rank: this process among the readers; None asks torch.distributed.
         world_size: of these readers.
         prefetch_nbytes: bytes that batches made ahead may take; one always fits. 2 GiB.
+        decode: "native" decodes with the kernel, which looks only at what a crop needs, "library" with simplejpeg and
+            torch, to the same pixels; "auto" takes the kernel where it was built, and `stats().decoder` says why not.
 
     Raises:
         ConfigError: settings that cannot work, each with what they would lead to.
@@ -90,6 +92,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         rank: int | None = None,
         world_size: int | None = None,
         prefetch_nbytes: int = PREFETCH_NBYTES,
+        decode: Literal["auto", "native", "library"] = "auto",
     ) -> None:
         # Before torch's own constructor, which freezes some attributes and reads none of these.
         self.seed = seed
@@ -102,6 +105,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         self.rank = rank
         self.world_size = world_size
         self.prefetch_nbytes = prefetch_nbytes
+        self.decode = decode
         self._shards: ShardLoader | None = None
         if isinstance(dataset, ShardDataset):
             self._refuse_for_shards(
@@ -132,6 +136,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                     rank=rank,
                     world_size=world_size,
                     generator=generator,
+                    decode=decode,
                 ),
             )
             # torch wants workers where these are given; for shards they are settings of the threads.
@@ -192,6 +197,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             "rank": None,
             "world_size": None,
             "prefetch_nbytes": PREFETCH_NBYTES,
+            "decode": "auto",
         }
         given = [name for name, default in defaults.items() if getattr(self, name) != default]
         given += ["batch_transforms"] if self.batch_transforms else []

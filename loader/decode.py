@@ -29,9 +29,12 @@ from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
 from forebay.errors import DecodeError
-from forebay.loader.jpeg import JpegHeader, exif_orientation, read_header, xmp_orientation
+from forebay.loader.encoded import JpegPart
+from forebay.loader.geometry import stored_window
+from forebay.loader.windows import Window
+from forebay.sharding import JpegHeader, exif_orientation, read_header, xmp_orientation
 
-__all__ = ["MAX_PIXELS", "Orientation", "Pixels", "Scratch", "decode_image", "decode_mask"]
+__all__ = ["MAX_PIXELS", "Orientation", "Pixels", "Scratch", "decode_image", "decode_mask", "decode_window"]
 
 Pixels = npt.NDArray[np.uint8]
 Orientation = Literal["apply", "ignore"]
@@ -108,6 +111,45 @@ def decode_image(
     except ValueError:  # it takes no doubtful JPEG; Pillow knows the harmless doubts
         return _careful_image(view, max_pixels=max_pixels, orientation=orientation)
     return pixels if orientation == "ignore" or header.orientation == 1 else _turn(pixels, header.orientation)
+
+
+def decode_window(
+    part: JpegPart,
+    window: Window,
+    *,
+    max_pixels: int = MAX_PIXELS,
+    orientation: Orientation = "apply",
+    scratch: Scratch | None = None,
+) -> Pixels:
+    """Decode a window of a picture that was read in part.
+
+    Args:
+        part: that holds the window's rows; read whole where it does not decode with certainty.
+        window: top, left, height, width in the upright picture.
+        max_pixels: as `decode_image`.
+        orientation: as `decode_image`.
+        scratch: as `decode_image`.
+
+    Returns:
+        uint8 (height, width, 3), RGB; a view with other strides.
+
+    Raises:
+        DecodeError: as `decode_image`.
+    """
+    layout = part.layout
+    turned = 1 if orientation == "ignore" else layout.orientation
+    top, left, height, width = stored_window(window, height=layout.height, width=layout.width, orientation=turned)
+    _check_size(layout.width, layout.height, max_pixels)
+    try:
+        smaller, origin = part.cut((top, left, height, width))
+        header = read_header(memoryview(smaller))
+        block = scratch.take(3 * header.width * header.height) if scratch is not None else None
+        pixels: Pixels = simplejpeg.decode_jpeg(smaller, "RGB", buffer=block)
+    except (ValueError, DecodeError):  # doubtful: the careful decoder sees the whole of it
+        upright = decode_image(part.read_whole(), max_pixels=max_pixels, orientation=orientation)
+        return upright[window[0] : window[0] + window[2], window[1] : window[1] + window[3]]
+    y, x = top - origin[0], left - origin[1]
+    return _turn(pixels[y : y + height, x : x + width], turned)
 
 
 def _quick_header(view: memoryview) -> JpegHeader | None:

@@ -1,19 +1,23 @@
 """The engine for shards: reads, decodes and collates the batches of one pass over an epoch, ahead of the training loop.
 
-    order ─ read ──(work)── decode × N ──(finished)── collate ──(ready)── next()
-              └────────(in flight: batches and bytes, returned by collate)────┘
+    order ─ read ──(fetched)── kernel ──(work)── make × N ──(finished)── collate ──(ready)── next()
+              └──────────────(in flight: batches and bytes, returned by collate)──────────────┘
 
-One thread reads bytes, N decode straight into the batch's slot, one puts batches back into order. Every hand-over is
-bounded, every error travels with its batch and is raised in its turn, and `close` wakes and joins everybody: it
-abandons the channels, closes the store (a reader that waits for a fetch returns), joins, then frees.
+One thread reads bytes, one lets the native kernel decode whole batches into their slots with N threads of its own, N
+make in Python what the kernel leaves (other formats, callables, doubtful pictures; everything where there is no
+kernel), one puts batches back into order. Every hand-over is bounded, every error travels with its batch and is raised
+in its turn, and `close` wakes and joins everybody: it abandons the channels, closes the store (a reader that waits for
+a fetch returns), joins, then frees.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import threading
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -27,6 +31,8 @@ from forebay.loader.channel import Channel, ChannelClosed, ChannelEnd
 from forebay.loader.collector import collecting_garbage, in_another_thread
 from forebay.loader.device import DeviceCopy
 from forebay.loader.engine_settings import Delivery, EngineSettings
+from forebay.loader.head_work import BatchHeads
+from forebay.loader.outputs import TensorSpec
 from forebay.loader.pending_batch import PendingBatch, Places
 from forebay.loader.randomness import DrawKey, generator
 from forebay.loader.readers import ReaderPool
@@ -37,7 +43,7 @@ from forebay.loader.stats import Meter
 __all__ = ["CHUNK", "ShardEngine"]
 
 CHUNK = 4
-"""Samples that a decode thread takes at a time: few, so that one slow sample holds up no others."""
+"""Samples that a thread makes at a time: few, so that a slow one holds up no others; one by one with callables."""
 
 
 class ShardEngine:
@@ -50,8 +56,12 @@ class ShardEngine:
         self._pool = ReaderPool(store, settings.data.schema, settings.maker.columns, in_use=settings.order.window)
         self._slots = SlotPool(pin_memory=settings.pin_memory, idle_limit=settings.prefetch + 2)
         self._copy = DeviceCopy(settings.device) if settings.device is not None else None
+        self._rules = settings.maker.head_rules(native=settings.native)
+        self._chunk = 1 if any(program.opaque for program in settings.maker.programs) else CHUNK
+        self._cancel = np.zeros(1, np.int32)
         self._in_flight: Channel[None] = Channel(capacity=settings.prefetch, capacity_nbytes=settings.prefetch_nbytes)
-        self._work: Channel[tuple[PendingBatch, int, int]] = Channel(capacity=1 << 30)
+        self._fetched: Channel[PendingBatch] = Channel(capacity=1 << 30)
+        self._work: Channel[tuple[PendingBatch, Sequence[int]]] = Channel(capacity=1 << 30)
         self._finished: Channel[PendingBatch] = Channel(capacity=1 << 30)
         self._ready: Channel[Delivery] = Channel(capacity=1)
         names = [type(transform).__name__ for transform in settings.batch_transforms]
@@ -61,12 +71,13 @@ class ShardEngine:
         self._counted_nbytes = 0
         self._closed = False
         self._sized = threading.Event()  # the size of a whole batch is known, or no longer of interest
-        self._limited = threading.Barrier(1 + settings.threads + 1)
+        self._limited = threading.Barrier(1 + 1 + settings.threads + 1)
         self._process = os.getpid()
         self._unsized = any(program.unsized for program in settings.maker.programs)
         self._threads = [threading.Thread(target=self._read, name="forebay-read")]
+        self._threads.append(threading.Thread(target=self._run_kernel, name="forebay-kernel"))
         self._threads += [
-            threading.Thread(target=self._decode, name=f"forebay-decode-{i}") for i in range(settings.threads)
+            threading.Thread(target=self._make, name=f"forebay-decode-{i}") for i in range(settings.threads)
         ]
         self._threads.append(threading.Thread(target=self._collate, name="forebay-collate"))
         _live.add(self)
@@ -125,9 +136,10 @@ class ShardEngine:
         self.measure(closed=True)
         with self._lock:
             first, self._closed = not self._closed, True
+        self._cancel[0] = 1
         self._sized.set()
         self._limited.abort()
-        for channel in (self._in_flight, self._work, self._finished, self._ready):
+        for channel in (self._in_flight, self._fetched, self._work, self._finished, self._ready):
             channel.abandon()
         if first:
             self._store.close()
@@ -163,14 +175,11 @@ class ShardEngine:
                     batch.fail(-1, error)
                     self._finished.put(batch)
                     return
-                samples = len(batch.rows)
-                batch.chunks_left = -(-samples // CHUNK)
-                for low in range(0, samples, CHUNK):
-                    self._work.put((batch, low, min(low + CHUNK, samples)))
+                self._fetched.put(batch)
         except ChannelClosed:
             pass
         finally:
-            self._work.finish()
+            self._fetched.finish()
 
     def _fill(self, batch: PendingBatch) -> None:
         s = self._settings
@@ -180,35 +189,96 @@ class ShardEngine:
             self._store.advance(int(positions[0]))
             batch.shards, batch.rows = shards.tolist(), rows.tolist()
             batch.indices = s.data.shard_starts[shards] + rows
-            batch.raw = [self._pool.read(shard, row) for shard, row in zip(batch.shards, batch.rows, strict=True)]
             occurrences = np.where(batch.valid, 0, 1).astype(np.int64)
             batch.draws = [
                 program.draw(seed=s.seed, epoch=s.epoch, indices=batch.indices, occurrences=occurrences)
                 for program in s.maker.programs
             ]
+            self._take_slots(batch)
+            heads = batch.heads
+            for i, (shard, row) in enumerate(zip(batch.shards, batch.rows, strict=True)):
+                raw = self._pool.read(shard, row, functools.partial(heads.rows, i))
+                heads.add(i, raw)
+                batch.raw.append(raw)
+        slots_nbytes = sum(slot.nbytes for slots in batch.slots for slot in slots if slot is not None)
+        self._batch_nbytes = max(self._batch_nbytes, slots_nbytes + _nbytes(batch.raw))
+
+    def _take_slots(self, batch: PendingBatch) -> None:
+        count, programs = len(batch.rows), self._settings.maker.programs
         batch.slots = [
-            tuple(None if spec is None else self._slots.take(len(positions), spec) for spec in program.specs)
-            for program in s.maker.programs
+            tuple(None if spec is None else self._slots.take(count, spec) for spec in program.specs)
+            for program in programs
         ]
         batch.pieces = [
             tuple(None if slot is None else torch.split(slot, 1) for slot in slots) for slots in batch.slots
         ]
-        batch.made = [[()] * len(positions) for _ in s.maker.programs]
-        slots_nbytes = sum(slot.nbytes for slots in batch.slots for slot in slots if slot is not None)
-        self._batch_nbytes = max(self._batch_nbytes, slots_nbytes + _nbytes(batch.raw))
+        batch.made = [[()] * count for _ in programs]
+        outs: list[Tensor | None] = []
+        for head, slots in zip(self._rules.heads, batch.slots, strict=True):
+            slot = slots[0] if head is not None else None
+            if head is not None and slot is None and self._rules.native:  # a callable goes on from the head's pixels
+                slot = self._slots.take(count, TensorSpec((3, *head.size), head.dtype, channels_last=True))
+            outs.append(slot)
+        batch.heads = BatchHeads(self._rules, batch.draws, count, outs)
 
-    # -- decode: raw bytes in, samples in the batch's slot out -------------------------------------------------------
+    # -- kernel: whole batches of bytes in, pixels in the batch's slot out --------------------------------------------
 
-    def _decode(self) -> None:
+    def _run_kernel(self) -> None:
         self._limit_torch()
         try:
-            for batch, low, high in self._work:
-                with self._meter.decode.work(high - low):
-                    for i in range(low, high):
+            for batch in self._fetched:
+                try:
+                    left = self._decode(batch)
+                except BaseException as error:  # noqa: BLE001 - delivered in the batch's turn
+                    batch.fail(-1, error)
+                    left = []
+                if self._closed:
+                    return
+                if not left:
+                    self._finished.put(batch)
+                    continue
+                chunks = [left[low : low + self._chunk] for low in range(0, len(left), self._chunk)]
+                batch.chunks_left = len(chunks)
+                for chunk in chunks:
+                    self._work.put((batch, chunk))
+        except ChannelClosed:
+            pass
+        finally:
+            self._work.finish()
+
+    def _decode(self, batch: PendingBatch) -> list[int]:
+        """Let the kernel do what it can; return the places of samples that something is left to do for."""
+        programs, count = self._settings.maker.programs, len(batch.rows)
+        if not self._rules.native:
+            return list(range(count))
+        with self._meter.decode.work(0, threads=self._settings.threads):
+            batch.heads.run(self._settings.threads, self._cancel)
+        complete = np.ones(count, np.bool_)
+        for p, program in enumerate(programs):
+            if program.scalar:
+                batch.made[p] = [(raw[program.columns[0]],) for raw in batch.raw if raw is not None]
+            elif program.head is not None and program.specs[0] is not None:
+                complete &= batch.heads.done(p)
+            else:
+                complete[:] = False
+        left: list[int] = np.flatnonzero(~complete).tolist()
+        self._meter.decode.add(samples=count - len(left))
+        if not left:
+            batch.raw = []  # the bytes are done with
+        return left
+
+    # -- make: what is left, a sample at a time ----------------------------------------------------------------------
+
+    def _make(self) -> None:
+        self._limit_torch()
+        try:
+            for batch, places in self._work:
+                with self._meter.decode.work(len(places)):
+                    for i in places:
                         if self._closed:
                             return
                         try:
-                            self._make(batch, i)
+                            self._make_one(batch, i)
                         except BaseException as error:  # noqa: BLE001 - delivered in the batch's turn
                             batch.fail(i, error)
                 with self._lock:
@@ -219,12 +289,12 @@ class ShardEngine:
         except ChannelClosed:
             pass
 
-    def _make(self, batch: PendingBatch, i: int) -> None:
+    def _make_one(self, batch: PendingBatch, i: int) -> None:
         raw = batch.raw[i]
         assert raw is not None
         batch.raw[i] = None
         try:
-            self._make_from(raw, batch, i)
+            self._make_from(raw, batch, i, batch.heads)
         except StageFailed as failed:
             name = self._settings.data.shard_name(batch.shards[i])
             error = failed.at(dataset=self._settings.data.name, shard=name, row=batch.rows[i])
@@ -232,9 +302,9 @@ class ShardEngine:
                 raise error from failed.__cause__
             self._replace(batch, i, error)
 
-    def _make_from(self, raw: dict[str, Any], batch: PendingBatch, i: int) -> None:
+    def _make_from(self, raw: dict[str, Any], batch: PendingBatch, i: int, heads: BatchHeads | None) -> None:
         out = [tuple(None if pieces is None else pieces[i] for pieces in slots) for slots in batch.pieces]
-        for made, values in zip(batch.made, self._settings.maker.make(raw, batch.draws, i, out), strict=True):
+        for made, values in zip(batch.made, self._settings.maker.make(raw, batch.draws, i, out, heads), strict=True):
             made[i] = values
 
     def _replace(self, batch: PendingBatch, i: int, error: SampleError) -> None:
@@ -243,7 +313,7 @@ class ShardEngine:
         rows = int(s.data.shard_rows[shard])
         for row in replacement_rows(seed=s.seed, epoch=s.epoch, index=int(batch.indices[i]), rows=rows):
             try:
-                self._make_from(self._pool.read(shard, row), batch, i)
+                self._make_from(self._pool.read(shard, row), batch, i, None)
             except StageFailed:
                 continue
             batch.rows[i] = row

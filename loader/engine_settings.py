@@ -31,7 +31,9 @@ class EngineSettings:
     seed: int
     epoch: int
     threads: int
-    """Decode threads."""
+    """That decode: of the native kernel, and as many that make in Python what it leaves."""
+    native: bool
+    """Whether the native kernel decodes."""
     prefetch: int
     """Batches in the making or ready, the one in the user's hands not counted."""
     prefetch_nbytes: int

@@ -17,8 +17,10 @@ from torch import Tensor
 
 from forebay.errors import ConfigError
 from forebay.loader.draws import Draws, Numbers, draw
+from forebay.loader.geometry import View
+from forebay.loader.heads import compile_head
 from forebay.loader.mixing import CutMix, MixUp
-from forebay.loader.pixels import from_pixels
+from forebay.loader.pixels import from_pixels, render
 from forebay.loader.randomness import DrawKey
 from forebay.loader.steps import Step, make_step
 from forebay.loader.transforms import Declared, From, Transform
@@ -83,6 +85,12 @@ class OutputProgram:
         """By output, what it surely is; None where samples may differ."""
         self.unsized = self._pictures and None in self.specs
         """Whether it makes pictures whose size only decoding tells."""
+        self.head = compile_head(self._steps) if self._kinds == (Kind.IMAGE,) else None
+        """The steps that a decoder can do by itself; None when there are none."""
+        self.opaque = any(step.opaque for step in self._steps)
+        """Whether it calls what is not ours, and may take any time."""
+        self.scalar = not self._steps and self._kinds == (Kind.SCALAR,)
+        """Whether its values are just those of a scalar column."""
 
     def _check(self, columns: tuple[Column, ...], transforms: Sequence[Transform]) -> None:
         for transform in transforms:
@@ -162,11 +170,29 @@ class OutputProgram:
         if len(values) > 1 and len({value.shape[2:] for value in values}) > 1:
             sizes = {name: tuple(value.shape[2:]) for name, value in zip(self.columns, values, strict=True)}
             raise ValueError(f"columns that share geometry differ in size: {sizes}")
-        last = len(self._steps) - 1
-        for k, step in enumerate(self._steps):
+        return self._run(values, range(len(self._steps)), draws, i, out)
+
+    def apply_window(
+        self, pixels: Any, view: View, draws: Draws, i: int, out: Sequence[Tensor | None]
+    ) -> tuple[Any, ...]:
+        """`apply`, given only the window that the head's view looks at: uint8 (view.height, view.width, 3)."""
+        assert self.head is not None
+        values = [render(from_pixels(pixels), view)]
+        todo = [k for k, step in enumerate(self._steps) if k >= len(self.head.steps) or step.pointwise]
+        return self._run(values, todo, draws, i, out)
+
+    def apply_after_head(self, pixels: Tensor, draws: Draws, i: int, out: Sequence[Tensor | None]) -> tuple[Any, ...]:
+        """The rest of `apply`, given the pixels (1, 3, H, W) after the head."""
+        assert self.head is not None
+        return self._run([pixels], range(len(self.head.steps), len(self._steps)), draws, i, out)
+
+    def _run(
+        self, values: list[Any], todo: Sequence[int], draws: Draws, i: int, out: Sequence[Tensor | None]
+    ) -> tuple[Any, ...]:
+        for k in todo:
             if k == self._copied_at:
                 values = [value.clone(memory_format=torch.channels_last) for value in values]
-            values = step.run(values, self._masks, Numbers(draws, k, i), out if k == last else None)
+            values = self._steps[k].run(values, self._masks, Numbers(draws, k, i), out if k == todo[-1] else None)
         return tuple(self._finish(*each) for each in zip(values, self._masks, out, strict=True))
 
     def _apply_plain(self, decoded: Sequence[Any], draws: Draws, i: int) -> tuple[Any, ...]:
@@ -178,7 +204,7 @@ class OutputProgram:
     @staticmethod
     def _finish(value: Any, mask: bool, out: Tensor | None) -> Any:
         if out is not None:
-            if value is not out:
+            if value.data_ptr() != out.data_ptr():
                 out.copy_(value)
             return out
         if isinstance(value, Tensor) and value.ndim == 4:

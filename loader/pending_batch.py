@@ -11,6 +11,7 @@ from torch import Tensor
 
 from forebay.errors import SampleError
 from forebay.loader.draws import Draws
+from forebay.loader.head_work import BatchHeads
 from forebay.sharding import StoredDataset
 
 __all__ = ["PendingBatch", "Places"]
@@ -24,6 +25,7 @@ class PendingBatch:
         "chunks_left",
         "draws",
         "failures",
+        "heads",
         "indices",
         "made",
         "number",
@@ -45,6 +47,7 @@ class PendingBatch:
         self.valid: npt.NDArray[np.bool_] = np.empty(0, np.bool_)
         self.raw: list[dict[str, Any] | None] = []
         self.draws: list[Draws] = []
+        self.heads: BatchHeads
         self.slots: list[tuple[Tensor | None, ...]] = []
         self.pieces: list[tuple[tuple[Tensor, ...] | None, ...]] = []
         self.made: list[list[tuple[Any, ...]]] = []

@@ -13,9 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from forebay.loader.geometry import View
 from forebay.loader.windows import Window
 
-__all__ = ["crop", "flip", "from_pixels", "normalize", "pad", "resize", "resize_nearest"]
+__all__ = ["crop", "flip", "from_pixels", "normalize", "pad", "render", "resize", "resize_nearest"]
 
 
 def from_pixels(pixels: np.ndarray[Any, Any]) -> Tensor:
@@ -69,6 +70,13 @@ def resize_nearest(mask: Tensor, size: tuple[int, int]) -> Tensor:
 def flip(image: Tensor) -> Tensor:
     """Left to right. 0.012 ms at 224 pixels; numpy's reversed copy takes 0.22."""
     return image.flip(3)
+
+
+def render(image: Tensor, view: View) -> Tensor:
+    """What a view shows of `image`, which is just the view's window."""
+    image = resize(image, (view.scaled_height, view.scaled_width))
+    image = crop(image, (view.crop_top, view.crop_left, view.out_height, view.out_width))
+    return flip(image) if view.flipped else image
 
 
 def normalize(image: Tensor, out: Tensor, scale: Sequence[float], shift: Sequence[float]) -> None:

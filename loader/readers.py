@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from forebay.cache import ShardStore
-from forebay.sharding import Kind, Schema, ShardReader
+from forebay.loader.encoded import JpegPart
+from forebay.sharding import JpegLayout, Kind, Schema, ShardReader
 
 __all__ = ["OPEN_SHARDS", "ReaderPool"]
 
+RowsNeeded = Callable[[str, JpegLayout], tuple[int, int] | None]
 OPEN_SHARDS = 256
 """Most shards kept open at once: a quarter of the usual limit of 1,024 open files."""
 
@@ -33,12 +36,19 @@ class ReaderPool:
         """Bytes of placed columns that were read. May be looked at while a read waits for its shard."""
         self._store = store
         self._scalar = {name: schema[name].kind is Kind.SCALAR for name in columns}
+        self._image = {name: schema[name].kind is Kind.IMAGE for name in columns}
         self._tensor = {name: schema[name].kind is Kind.TENSOR for name in columns}
         self._open: OrderedDict[int, ShardReader] = OrderedDict()
         self._lock = threading.Lock()
 
-    def read(self, shard: int, row: int) -> dict[str, Any]:
+    def read(self, shard: int, row: int, rows: RowsNeeded | None = None) -> dict[str, Any]:
         """One sample, undecoded: a numpy scalar for scalar columns, an array for tensors, else a memoryview of bytes.
+
+        Args:
+            shard: number of the shard.
+            row: of the shard.
+            rows: asked, for each crop-addressable JPEG, which rows of its pixels are needed, by column and layout:
+                first and number, as stored. Of these comes a `JpegPart`; the whole file where the answer is None.
 
         Raises:
             ShardCorruptError: the bytes differ from what was written; names data set, shard, row and column.
@@ -53,10 +63,27 @@ class ReaderPool:
                 elif self._tensor[name]:
                     raw[name] = reader.value(row, name)
                 else:
-                    view = reader.read(row, name)
-                    self.read_nbytes += len(view)
-                    raw[name] = view
+                    raw[name] = self._read_media(reader, shard, row, name, rows if self._image[name] else None)
             return raw
+
+    def _read_media(
+        self, reader: ShardReader, shard: int, row: int, name: str, rows: RowsNeeded | None
+    ) -> memoryview | JpegPart:
+        layout = None if rows is None else reader.jpeg_layout(row, name)
+        needed = None if rows is None or layout is None else rows(name, layout)
+        if layout is None or needed is None:
+            view = reader.read(row, name)
+            self.read_nbytes += len(view)
+            return view
+        header, bands, first_row = reader.read_jpeg(row, name, *needed)
+        self.read_nbytes += len(header) + len(bands)
+        return JpegPart(header, bands, first_row, layout, functools.partial(self._read_whole, shard, row, name))
+
+    def _read_whole(self, shard: int, row: int, name: str) -> memoryview:
+        with self._lock:
+            view = self._reader(shard).read(row, name)
+            self.read_nbytes += len(view)
+            return view
 
     def _reader(self, shard: int) -> ShardReader:
         reader = self._open.get(shard)

@@ -12,7 +12,10 @@ import torch
 from torch import Tensor
 
 from forebay.errors import SampleError, ShapeError, SourceError
-from forebay.loader.decode import Orientation, Scratch, decode_image, decode_mask
+from forebay.loader.decode import Orientation, Pixels, Scratch, decode_image, decode_mask, decode_window
+from forebay.loader.encoded import JpegPart
+from forebay.loader.geometry import View
+from forebay.loader.head_work import BatchHeads, HeadRules
 from forebay.loader.outputs import Draws, OutputProgram
 from forebay.sharding import Column, Kind, Schema
 
@@ -58,6 +61,10 @@ class SampleMaker:
         }
         self._of_thread = threading.local()
 
+    def head_rules(self, *, native: bool) -> HeadRules:
+        """Which programs have a head to be decoded apart, by the native kernel or by the libraries."""
+        return HeadRules(self.programs, orientation=self._orientation, max_pixels=self._max_pixels, native=native)
+
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_of_thread": None}
 
@@ -72,28 +79,67 @@ class SampleMaker:
         return blocks[column]
 
     def make(
-        self, raw: dict[str, Any], draws: Sequence[Draws], i: int, out: Sequence[tuple[Tensor | None, ...]]
+        self,
+        raw: dict[str, Any],
+        draws: Sequence[Draws],
+        i: int,
+        out: Sequence[tuple[Tensor | None, ...]],
+        heads: BatchHeads | None = None,
     ) -> Outputs:
         """Make sample `i` of the batch that `draws` and the slots `out` belong to.
 
+        Args:
+            raw: by column, what was read.
+            draws: by program.
+            i: the sample's place.
+            out: by program and output, its place in the batch's slot.
+            heads: what was decoded of it, or is known of how to.
+
         Raises:
-            _StageError: the bytes do not decode or a transform raised; says which.
+            StageFailed: the bytes do not decode or a transform raised; says which.
         """
         stage = "decode"
+        decoded: dict[str, Any] = {}
         try:
-            decoded = {name: self._decode(column, raw[name], out) for name, column in self._schema_columns.items()}
-            stage = "transform"
-            return [
-                program.apply(tuple(decoded[name] for name in program.columns), drawn, i, slot)
-                for program, drawn, slot in zip(self.programs, draws, out, strict=True)
-            ]
+            outputs: Outputs = []
+            for p, (program, drawn, slot) in enumerate(zip(self.programs, draws, out, strict=True)):
+                stage = "decode"
+                pixels = heads.pixels(p, i) if heads is not None else None
+                if pixels is not None:
+                    stage = "transform"
+                    outputs.append(program.apply_after_head(pixels, drawn, i, slot))
+                    continue
+                part = raw[program.columns[0]]
+                view = heads.view(p, i) if heads is not None and isinstance(part, JpegPart) else None
+                if view is not None:
+                    window = self._decode_window(part, view, slot)
+                    stage = "transform"
+                    outputs.append(program.apply_window(window, view, drawn, i, slot))
+                    continue
+                for name in program.columns:
+                    if name not in decoded:
+                        decoded[name] = self._decode(self._schema_columns[name], raw[name], out)
+                stage = "transform"
+                outputs.append(program.apply(tuple(decoded[name] for name in program.columns), drawn, i, slot))
         except (SourceError, MemoryError):
             raise
         except Exception as error:  # what a decoder or the user's transform raises is the sample's fault
             error.add_note(f"forebay stage: {stage}")
             raise StageFailed(stage) from error
+        return outputs
+
+    def _decode_window(self, part: JpegPart, view: View, slot: tuple[Tensor | None, ...]) -> Pixels:
+        return decode_window(
+            part,
+            view[:4],
+            max_pixels=self._max_pixels,
+            orientation=self._orientation,
+            scratch=self._scratch("") if slot[0] is not None else None,
+        )
 
     def _decode(self, column: Column, raw: Any, out: Sequence[tuple[Tensor | None, ...]]) -> Any:
+        if isinstance(raw, JpegPart):
+            raw = raw.read_whole()
         match column.kind:
             case Kind.IMAGE:
                 copied = all(slots[k] is not None for p, k in self._users[column.name] for slots in (out[p],))

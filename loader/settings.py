@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 
 from forebay.errors import ConfigError
+from forebay.loader.kernel import require_kernel
 from forebay.loader.transforms import BatchTransform
 
 __all__ = ["PREFETCH_NBYTES", "ShardLoaderSettings", "whole_number"]
@@ -54,6 +55,7 @@ class ShardLoaderSettings:
     rank: int | None
     world_size: int | None
     generator: torch.Generator | None
+    decode: Literal["auto", "native", "library"]
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "global_batch_size", "threads", "prefetch", "prefetch_nbytes", "seed", "window"):
@@ -64,6 +66,10 @@ class ShardLoaderSettings:
             value = getattr(self, name)
             if value is not None and not isinstance(value, int | float):
                 raise ConfigError(f"{_ARGUMENTS.get(name, name)}={value!r}; give a number")
+        if self.decode not in ("auto", "native", "library"):
+            raise ConfigError(f'decode={self.decode!r}; give "auto", "native" or "library"')
+        if self.decode == "native":
+            require_kernel()
         self._check_batch_size()
         if self.threads < 0:
             raise ConfigError(

@@ -17,6 +17,7 @@ from forebay.loader.dataset import ShardDataset
 from forebay.loader.device import resolve_device
 from forebay.loader.engine import CHUNK, ShardEngine
 from forebay.loader.engine_settings import EngineSettings
+from forebay.loader.kernel import native_version, why_not
 from forebay.loader.ranks import Ranks, agree, thread_share
 from forebay.loader.settings import ShardLoaderSettings, whole_number
 from forebay.loader.shard_iterator import Pass, ShardIterator
@@ -34,6 +35,7 @@ class ShardLoader:
         self._dataset = dataset
         self._settings = settings
         self._device = resolve_device(settings.device)
+        self._native = settings.decode != "library" and native_version() is not None
         if settings.rank is not None or settings.world_size is not None:
             self._ranks()
         self._seed = settings.seed
@@ -115,6 +117,7 @@ class ShardLoader:
             seed=self._seed,
             epoch=epoch,
             threads=threads,
+            native=self._native,
             prefetch=max(s.prefetch or 2, -(-2 * threads * CHUNK // rank_batch)),
             prefetch_nbytes=s.prefetch_nbytes,
             on_error=s.on_error,
@@ -260,7 +263,13 @@ class ShardLoader:
 
     def reset_stats(self) -> None:
         """Begin to count anew, with the next pass."""
-        self._meter = Meter(threads=self._settings.threads or thread_share(), max_bad=self._settings.max_bad)
+        s = self._settings
+        decoder = "simplejpeg; Pillow for what it does not take"
+        if self._native:
+            decoder = f"native kernel, {native_version()}; {decoder}"
+        elif s.decode == "auto":
+            decoder += f"; {why_not()}"
+        self._meter = Meter(threads=s.threads or thread_share(), max_bad=s.max_bad, decoder=decoder)
 
     def stats(self) -> LoaderStats:
         """Where the time went; see `LoaderStats`."""

@@ -92,13 +92,18 @@ class StageClock:
         self._lock = threading.Lock()
 
     @contextmanager
-    def work(self, samples: int) -> Iterator[None]:
-        """Time the body, which handles `samples`."""
+    def work(self, samples: int, *, threads: int = 1) -> Iterator[None]:
+        """Time the body, which handles `samples` with so many threads."""
         started = time.monotonic()
         yield
         seconds = time.monotonic() - started
         with self._lock:
-            self.busy_s += seconds
+            self.busy_s += seconds * threads
+            self.samples += samples
+
+    def add(self, *, samples: int) -> None:
+        """Count samples whose time is counted already."""
+        with self._lock:
             self.samples += samples
 
     def stats(self, threads: int) -> StageStats:
@@ -109,12 +114,13 @@ class StageClock:
 class Meter:
     """Counts for one loader, over its passes. The engine's threads write the clocks, the training loop the rest."""
 
-    def __init__(self, *, threads: int, max_bad: float | None) -> None:
+    def __init__(self, *, threads: int, max_bad: float | None, decoder: str) -> None:
         self.read = StageClock()
         self.decode = StageClock()
         self.collate = StageClock()
         self.bad = BadSampleLog(max_bad)
         self.read_nbytes = 0
+        self.decoder = decoder
         self._store_before: dict[str, int | float] = {}  # of the passes that were closed
         self._store_now: dict[str, int | float] = {}
         self.threads = threads
@@ -154,7 +160,7 @@ class Meter:
                 "collate": self.collate.stats(1),
             },
             cache=self._store(),
-            decoder="simplejpeg; Pillow for what it does not take",
+            decoder=self.decoder,
             bad_count=self.bad.count,
             bad=self.bad.listed(),
         )

@@ -17,6 +17,7 @@ from torch import Tensor
 from forebay.errors import ConfigError
 from forebay.loader import pixels
 from forebay.loader.draws import Numbers
+from forebay.loader.geometry import View
 from forebay.loader.randomness import generator
 from forebay.loader.transforms import (
     CenterCrop,
@@ -29,7 +30,7 @@ from forebay.loader.transforms import (
     ToDtype,
     Transform,
 )
-from forebay.loader.windows import central_window, random_resized_window, random_window, scaled_size
+from forebay.loader.windows import Window, central_window, random_resized_window, random_window, scaled_size
 
 __all__ = ["Step", "make_step"]
 
@@ -48,9 +49,16 @@ class Step:
     resizes: bool = False
     """Whether it interpolates pictures, which torch does for uint8, float32 and float64."""
 
+    pointwise: bool = False
+    """Whether it changes single values, each by itself, and leaves them where they are."""
+
     def size_after(self, size: HW | None) -> HW | None:
         """Height and width of every sample after it, given those before it."""
         return size
+
+    def trace(self, view: View, numbers: Numbers) -> View | None:
+        """What is seen after it, for geometry; None where a `View` cannot say that."""
+        return None
 
     def dtype_after(self, dtype: torch.dtype) -> torch.dtype:
         """The type of pictures after it."""
@@ -73,6 +81,9 @@ class _Resize(Step):
             return self._size
         return None if size is None or self._shorter is None else scaled_size(*size, self._shorter)
 
+    def trace(self, view: View, numbers: Numbers) -> View | None:
+        return view.resize(self._size or scaled_size(view.out_height, view.out_width, self._shorter or 1))
+
     def run(self, values: list[Any], masks: tuple[bool, ...], numbers: Numbers, out: Outs) -> list[Any]:
         height, width = values[0].shape[2:]
         size = self._size or scaled_size(height, width, self._shorter or 1)
@@ -86,6 +97,11 @@ class _CenterCrop(Step):
 
     def size_after(self, size: HW | None) -> HW | None:
         return self._size
+
+    def trace(self, view: View, numbers: Numbers) -> View | None:
+        if view.out_height < self._size[0] or view.out_width < self._size[1]:
+            return None
+        return view.crop(central_window(view.out_height, view.out_width, self._size))
 
     def run(self, values: list[Any], masks: tuple[bool, ...], numbers: Numbers, out: Outs) -> list[Any]:
         values = _padded_to(values, self._size)
@@ -104,6 +120,12 @@ class _RandomCrop(Step):
 
     def size_after(self, size: HW | None) -> HW | None:
         return self._size
+
+    def trace(self, view: View, numbers: Numbers) -> View | None:
+        height, width = view.out_height, view.out_width
+        if self._transform.padding or height < self._size[0] or width < self._size[1]:
+            return None
+        return view.crop(random_window(height, width, self._size, numbers.first()))
 
     def run(self, values: list[Any], masks: tuple[bool, ...], numbers: Numbers, out: Outs) -> list[Any]:
         edge = self._transform.padding
@@ -137,9 +159,15 @@ class _RandomResizedCrop(Step):
     def size_after(self, size: HW | None) -> HW | None:
         return self._size
 
+    def _window(self, height: int, width: int, numbers: Numbers) -> Window:
+        return random_resized_window(height, width, scale=self._scale, ratio=self._ratio, numbers=numbers.block)
+
+    def trace(self, view: View, numbers: Numbers) -> View | None:
+        return view.crop(self._window(view.out_height, view.out_width, numbers)).resize(self._size)
+
     def run(self, values: list[Any], masks: tuple[bool, ...], numbers: Numbers, out: Outs) -> list[Any]:
         height, width = values[0].shape[2:]
-        window = random_resized_window(height, width, scale=self._scale, ratio=self._ratio, numbers=numbers.block)
+        window = self._window(height, width, numbers)
         return _resized([pixels.crop(value, window) for value in values], masks, self._size)
 
 
@@ -150,11 +178,16 @@ class _RandomHorizontalFlip(Step):
         self.name = "RandomHorizontalFlip"
         self._p = transform.p
 
+    def trace(self, view: View, numbers: Numbers) -> View | None:
+        return view.flip() if numbers.first()[0] < self._p else view
+
     def run(self, values: list[Any], masks: tuple[bool, ...], numbers: Numbers, out: Outs) -> list[Any]:
         return [pixels.flip(value) for value in values] if numbers.first()[0] < self._p else values
 
 
 class _Normalize(Step):
+    pointwise = True
+
     def __init__(self, transform: Normalize) -> None:
         self.name = "Normalize"
         self._shift = tuple(-mean / std for mean, std in zip(transform.mean, transform.std, strict=True))
@@ -183,6 +216,8 @@ class _Normalize(Step):
 
 
 class _ToDtype(Step):
+    pointwise = True
+
     def __init__(self, transform: ToDtype) -> None:
         self.name = "ToDtype"
         self._dtype, self._scaled = transform.dtype, transform.scale

@@ -19,8 +19,8 @@ from PIL import Image, ImageOps, PngImagePlugin
 
 from forebay.errors import DecodeError
 from forebay.loader.decode import decode_image, decode_mask
-from forebay.loader.jpeg import read_header
 from forebay.loader.pixels import from_pixels
+from forebay.sharding import read_header
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 INDEX = DATA / "awkward" / "INDEX.csv"

@@ -1,0 +1,81 @@
+"""The head of a program: the declared steps that a decoder can do by itself, while it decodes.
+
+Geometry becomes one `View` of the picture, and whatever is done to single values becomes a table of what each of the
+256 does become, computed by the very steps that it stands for, so that the results are the same to the bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from forebay.loader.draws import Draws, Numbers
+from forebay.loader.geometry import View
+from forebay.loader.steps import Step
+
+__all__ = ["Head", "compile_head"]
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The first steps of a program on one image column. Thread-safe: it keeps nothing."""
+
+    steps: tuple[Step, ...]
+    """In order; geometry, and functions of single values."""
+    size: tuple[int, int]
+    """Height and width after it, of every sample."""
+    dtype: torch.dtype
+    table: npt.NDArray[np.uint8] | None
+    """uint8 (3, 256 * itemsize): what each value of each channel becomes in memory; None: it stays."""
+
+    def view(self, height: int, width: int, draws: Draws, i: int) -> View | None:
+        """Where the pixels of sample `i` come from, in an upright picture of this size.
+
+        Returns:
+            None where the steps are not one view: edges are to be added, it is resized twice, or a step would raise.
+        """
+        view = View.whole(height, width)
+        for k, step in enumerate(self.steps):
+            if step.pointwise:
+                continue
+            after = step.trace(view, Numbers(draws, k, i))
+            if after is None:
+                return None
+            view = after
+        return view
+
+
+def compile_head(steps: Sequence[Step]) -> Head | None:
+    """The longest head of `steps` whose size is known; None when there is none."""
+    size: tuple[int, int] | None = None
+    dtype = torch.uint8
+    best: Head | None = None
+    taken: list[Step] = []
+    for step in steps:
+        if step.opaque or (step.resizes and any(before.pointwise for before in taken)):
+            break  # to resize changed values is something else
+        taken.append(step)
+        size = step.size_after(size)
+        dtype = step.dtype_after(dtype)
+        if size is not None:
+            best = Head(tuple(taken), size, dtype, _table(taken))
+    return best
+
+
+def _table(steps: Sequence[Step]) -> npt.NDArray[np.uint8] | None:
+    pointwise = [step for step in steps if step.pointwise]
+    if not pointwise:
+        return None
+    ramp = (
+        torch.arange(256, dtype=torch.uint8).repeat(3).view(1, 3, 16, 16).contiguous(memory_format=torch.channels_last)
+    )
+    values = [ramp]
+    nothing = Numbers(Draws((), np.empty(0, np.int64), np.empty(0, np.int64), ()), 0, 0)
+    for step in pointwise:
+        values = step.run(values, (False,), nothing, None)
+    memory: npt.NDArray[np.uint8] = values[0].contiguous().view(3, 256).view(torch.uint8).numpy()
+    return np.ascontiguousarray(memory)

@@ -1,0 +1,153 @@
+"""The native kernel, where it was built: many windows of JPEGs to finished pixels, by threads of its own, in one call.
+
+The C source is `_kernel.c`; `setup.py` builds it where a compiler and libjpeg-turbo's headers are. Without it
+everything works, through the libraries, at about half the speed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from forebay.errors import ConfigError
+from forebay.loader.geometry import View
+
+__all__ = [
+    "JOB_FIELDS",
+    "Frame",
+    "decode_batch",
+    "find_frame",
+    "make_job",
+    "native_version",
+    "require_kernel",
+    "why_not",
+]
+
+_missing: str | None = None
+try:
+    from forebay.loader import _kernel
+except ImportError as error:
+    _missing = str(error)
+
+INSTALL = (
+    "install a C compiler and libjpeg-turbo's headers (Debian: apt install gcc python3-dev libjpeg62-turbo-dev), then "
+    "`pip install --force-reinstall --no-deps forebay`"
+)
+JOB_FIELDS = 13
+"""int32 numbers that `make_job` gives."""
+WHOLE_FILE = -1
+"""In place of a first row of MCUs: the source is a whole file."""
+_OUT_OF_MEMORY = 2
+
+
+class Frame(NamedTuple):
+    """What a JPEG's header says, as far as the kernel takes it."""
+
+    height: int
+    """As stored."""
+    width: int
+    has_metadata: bool
+    """Whether there may be an EXIF orientation to look for."""
+
+
+def native_version() -> str | None:
+    """The library that the kernel was built with, such as "libjpeg-turbo 2.1.5"; None without a kernel."""
+    return _kernel.version() if _missing is None else None
+
+
+def why_not() -> str | None:
+    """Why there is no kernel, and what to do; None when there is one."""
+    return None if _missing is None else f"the native kernel was not built ({_missing}); to have it, {INSTALL}"
+
+
+def require_kernel() -> None:
+    """Raise unless there is a kernel.
+
+    Raises:
+        ConfigError: there is none; says what to install.
+    """
+    if (reason := why_not()) is not None:
+        raise ConfigError(f'decode="native": {reason}, or take decode="auto"')
+
+
+def find_frame(data: memoryview | bytes, max_pixels: int) -> Frame | None:
+    """Size of a JPEG that the kernel takes (Huffman-coded, 8 bits, grey or three colours), None for all else."""
+    if _missing is not None:
+        return None
+    found = _kernel.frame(data, max_pixels)
+    return None if found is None else Frame(found[0], found[1], bool(found[2]))
+
+
+def make_job(view: View, *, orientation: int, height: int, width: int, first_row: int = WHOLE_FILE) -> tuple[int, ...]:
+    """One image's work, as `decode_batch` takes it: the fields of `Job` in `_kernel.c`.
+
+    Args:
+        view: of the upright picture.
+        orientation: Exif, 1 to 8.
+        height: of the stored picture.
+        width: of the stored picture.
+        first_row: the row of MCUs that the image's body begins with, or `WHOLE_FILE`.
+    """
+    flipped = int(view.flipped)
+    return (*view[:8], flipped, orientation, height, width, first_row)
+
+
+def decode_batch(
+    heads: Sequence[memoryview | bytes | None],
+    bodies: Sequence[memoryview | bytes | None],
+    jobs: npt.NDArray[np.int32],
+    out: Tensor,
+    *,
+    table: npt.NDArray[np.uint8] | None,
+    max_pixels: int,
+    threads: int,
+    cancel: npt.NDArray[np.int32] | None = None,
+) -> npt.NDArray[np.bool_]:
+    """Make a batch. Blocks until it is done, with the GIL released once.
+
+    Args:
+        heads: by image, a whole JPEG, or one up to its entropy-coded data; None for what is not to be done.
+        bodies: by image, the rows of MCUs from the job's first row on; None with whole JPEGs.
+        jobs: int32 (n, 13), by image what `make_job` gives; C order.
+        out: (n, 3, H, W) in channels_last memory: uint8, or what `table` says. Nobody else may write to it.
+        table: uint8 (3, 256 * itemsize): by channel, what each of 256 values becomes in memory; None keeps them.
+        max_pixels: images that claim more are not done.
+        threads: how many work, the caller's among them.
+        cancel: int32 (1,); when another thread makes it 1, no further image is begun.
+
+    Returns:
+        bool (n,): which images were done. The others' places hold anything; the careful decoder has the last word.
+
+    Raises:
+        MemoryError: an image needs more than there is.
+    """
+    assert _missing is None
+    pixels = out.permute(0, 2, 3, 1)
+    assert pixels.is_contiguous()
+    itemsize = out.element_size()
+    memory: npt.NDArray[Any] = pixels.view(dtype=torch.uint8).numpy()
+    status = np.full(len(heads), -1, dtype=np.int32)
+    height, width = out.shape[2:]
+    _kernel.decode(
+        heads,
+        bodies,
+        jobs,
+        memory,
+        height,
+        width,
+        table,
+        1 if table is None else itemsize,
+        status,
+        max_pixels,
+        threads,
+        cancel,
+    )
+    if np.any(status == _OUT_OF_MEMORY):
+        raise MemoryError(f"image {int(np.argmax(status == _OUT_OF_MEMORY))} of a batch of {len(heads)}")
+    done: npt.NDArray[np.bool_] = status == 0
+    return done
