@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from forebay.benchmarks.loader import LoaderComparison, LoaderWork, SideResult, compare
+from forebay.benchmarks.decode import DecodeComparison, DecodeSide, compare_decoders
+from forebay.benchmarks.loader import LoaderComparison, SideResult, compare
 from forebay.benchmarks.order import measure
+from forebay.benchmarks.overhead import OverheadReport, OverheadRow, measure_overhead
 from forebay.benchmarks.photographs import CLASSES, draw_folder, draw_photograph
+from forebay.benchmarks.work import LoaderWork
 
 __all__ = [
     "CLASSES",
+    "DecodeComparison",
+    "DecodeSide",
     "LoaderComparison",
     "LoaderWork",
+    "OverheadReport",
+    "OverheadRow",
     "SideResult",
     "compare",
+    "compare_decoders",
     "draw_folder",
     "draw_photograph",
     "measure",
+    "measure_overhead",
 ]

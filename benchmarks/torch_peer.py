@@ -1,17 +1,20 @@
-"""The other side of the comparison: a data set of image files for torch's own DataLoader, doing the same work.
+"""The other side of the comparison: a data set of image files for torch's own DataLoader.
 
-`FileImages` is written the way that we found fastest for torch: libjpeg-turbo, torch's vectorised resize on a
-channels_last view, height by width by channel in memory so that collating is a plain copy. With `pillow=True` it is
-written the way that most people do.
+`FileImages` is written the ways that we found fastest for torch: libjpeg-turbo, height by width by channel in memory so
+that collating is a plain copy, and either OpenCV's bilinear resize, which looks at four pixels however many become one,
+or torch's antialiased one on a channels_last view, which is this loader's filter. With Pillow it is written the way
+that most people do. Decoding into memory that is used again, and writing straight into the batch, gained nothing.
 """
 
 from __future__ import annotations
 
+import functools
 import io
 import math
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 import numpy as np
@@ -23,7 +26,24 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
 
-__all__ = ["MEAN", "STD", "FileImages", "decode_file", "draw_window", "make_pixels", "torch_batches", "torch_loader"]
+from forebay.errors import ConfigError
+
+__all__ = [
+    "MEAN",
+    "STD",
+    "FileImages",
+    "Pixels",
+    "Resizer",
+    "Window",
+    "decode_file",
+    "draw_window",
+    "load_opencv",
+    "make_pixels",
+    "make_pixels_with_opencv",
+    "make_pixels_with_pillow",
+    "torch_batches",
+    "torch_loader",
+]
 
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
@@ -32,6 +52,17 @@ STD = (0.229, 0.224, 0.225)
 Pixels = npt.NDArray[np.uint8]
 Window = tuple[int, int, int, int]
 """Top, left, height, width."""
+
+
+class Resizer(StrEnum):
+    """What makes a window a square."""
+
+    OPENCV = "OpenCV"
+    """Bilinear, not antialiased."""
+    SAME_FILTER = "same filter"
+    """torch's antialiased bilinear, the filter of this loader."""
+    PILLOW = "Pillow"
+    """Pillow's antialiased bilinear, after Pillow's decoding."""
 
 
 @dataclass(frozen=True)
@@ -44,21 +75,28 @@ class FileImages(Dataset[tuple[Tensor, int]]):
     """Side of the square in pixels."""
     normalize: bool = False
     """Give float32, less the mean, over the deviation."""
-    pillow: bool = False
-    """Decode and resize with Pillow."""
+    resizer: Resizer = Resizer.SAME_FILTER
 
     def __len__(self) -> int:
         return len(self.files)
+
+    def make(self, data: bytes, window: Window | None = None, *, flip: bool | None = None) -> Tensor:
+        """An encoded image's window, drawn when None, as uint8 (size, size, 3); mirrored, drawn when None."""
+        if flip is None:
+            flip = random.random() < 0.5
+        if self.resizer is Resizer.PILLOW:
+            with Image.open(io.BytesIO(data)) as file:
+                opened = file.convert("RGB")
+            return make_pixels_with_pillow(opened, window or draw_window(*opened.size[::-1]), self.size, flip=flip)
+        image = decode_file(data)
+        make = make_pixels if self.resizer is Resizer.SAME_FILTER else make_pixels_with_opencv
+        return make(image, window or draw_window(*image.shape[:2]), self.size, flip=flip)
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         path, label = self.files[index]
         with open(path, "rb") as file:
             data = file.read()
-        if self.pillow:
-            pixels = _make_pixels_with_pillow(data, self.size)
-        else:
-            image = decode_file(data)
-            pixels = make_pixels(image, draw_window(*image.shape[:2]), self.size, flip=random.random() < 0.5)
+        pixels = self.make(data)
         if self.normalize:
             pixels = pixels.float().sub_(torch.tensor(MEAN) * 255).mul_(1 / (torch.tensor(STD) * 255))
         return pixels, label
@@ -70,7 +108,7 @@ def decode_file(data: bytes) -> Pixels:
         try:
             return simplejpeg.decode_jpeg(data)  # type: ignore[no-any-return]
         except ValueError:
-            pass  # CMYK and the like: Pillow takes them
+            pass  # arithmetic coding, doubtful ends and the like: Pillow takes some of them
     with Image.open(io.BytesIO(data)) as image:
         return np.asarray(image.convert("RGB"))
 
@@ -96,14 +134,48 @@ def make_pixels(image: Pixels, window: Window, size: int, *, flip: bool) -> Tens
     return (small.flip(3) if flip else small)[0].permute(1, 2, 0)
 
 
-def _make_pixels_with_pillow(data: bytes, size: int) -> Tensor:
-    with Image.open(io.BytesIO(data)) as file:
-        image = file.convert("RGB")
-    top, left, height, width = draw_window(image.height, image.width)
-    image = image.crop((left, top, left + width, top + height)).resize((size, size), Image.Resampling.BILINEAR)
-    if random.random() < 0.5:
-        image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-    return torch.from_numpy(np.array(image))
+def make_pixels_with_opencv(
+    image: Pixels, window: Window, size: int, *, flip: bool, out: Pixels | None = None
+) -> Tensor:
+    """`window` of an image, resized by OpenCV without antialiasing, perhaps mirrored: uint8 (size, size, 3).
+
+    Args:
+        image: uint8 (H, W, 3).
+        window: of it.
+        size: side of the square.
+        flip: mirror left to right.
+        out: uint8 (size, size, 3) to write to and to return; new memory when None.
+    """
+    cv2 = load_opencv()
+    top, left, height, width = window
+    seen = image[top : top + height, left : left + width]
+    if not flip:
+        return torch.from_numpy(cv2.resize(seen, (size, size), dst=out, interpolation=cv2.INTER_LINEAR))
+    return torch.from_numpy(cv2.flip(cv2.resize(seen, (size, size), interpolation=cv2.INTER_LINEAR), 1, dst=out))
+
+
+@functools.cache
+def load_opencv() -> Any:
+    """The module `cv2`.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
+    try:
+        import cv2
+    except ImportError as error:
+        raise ConfigError(
+            "the peer resizes with OpenCV, which is not installed: pip install 'forebay[bench]' (or "
+            "opencv-python-headless), or leave that side out with --no-opencv"
+        ) from error
+    return cv2
+
+
+def make_pixels_with_pillow(image: Image.Image, window: Window, size: int, *, flip: bool) -> Tensor:
+    """`window` of an image, cut out and resized by Pillow, perhaps mirrored: uint8 (size, size, 3)."""
+    top, left, height, width = window
+    small = image.crop((left, top, left + width, top + height)).resize((size, size), Image.Resampling.BILINEAR)
+    return torch.from_numpy(np.array(small.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if flip else small))
 
 
 def torch_loader(dataset: FileImages, *, batch_size: int, workers: int) -> torch.utils.data.DataLoader[Any]:
@@ -119,7 +191,13 @@ def torch_loader(dataset: FileImages, *, batch_size: int, workers: int) -> torch
         persistent_workers=workers > 0,
         prefetch_factor=4 if workers else None,
         multiprocessing_context="spawn" if workers else None,
+        worker_init_fn=_limit_opencv if dataset.resizer is Resizer.OPENCV else None,
     )
+
+
+def _limit_opencv(_worker: int) -> None:
+    """One thread a worker, as torch does for itself: they would fight for the cores."""
+    load_opencv().setNumThreads(0)
 
 
 def torch_batches(loader: torch.utils.data.DataLoader[Any]) -> Iterator[Tensor]:

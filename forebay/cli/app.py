@@ -12,6 +12,7 @@ from rich.markup import escape
 from forebay.cli.bench import bench_app
 from forebay.cli.console import error_console
 from forebay.cli.demo import demo
+from forebay.cli.doctor import doctor
 from forebay.cli.inspect import inspect
 from forebay.cli.shard import shard
 from forebay.cli.verify import verify
@@ -32,6 +33,7 @@ app.command()(demo)
 app.command()(shard)
 app.command()(inspect)
 app.command()(verify)
+app.command()(doctor)
 app.add_typer(bench_app, name="bench")
 
 

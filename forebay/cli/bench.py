@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import rich.box
 import typer
@@ -14,31 +14,48 @@ from forebay.cli.console import console, error_console, print_json
 from forebay.errors import ConfigError
 
 if TYPE_CHECKING:
-    from forebay.benchmarks import LoaderComparison
+    from forebay.benchmarks import DecodeComparison, LoaderComparison, OverheadReport
+    from forebay.benchmarks.turns import Ratio
 
 __all__ = ["bench_app", "comparison_caption", "comparison_table"]
 
 bench_app = typer.Typer(help="Measure, with equal work on both sides, and in turn.", no_args_is_help=True)
 
+Source = Annotated[Path, typer.Argument(help="A folder of images, with class folders or without, or of shards.")]
+Size = Annotated[int, typer.Option(min=1, help="Side of the square that images become, in pixels.")]
+BatchSize = Annotated[int, typer.Option(min=1, help="Images a batch.")]
+Threads = Annotated[int, typer.Option(min=1, help="Decode threads.")]
+Rounds = Annotated[int, typer.Option(min=1, help="Timed passes of each side, after one that warms up.")]
+Images = Annotated[
+    int | None,
+    typer.Option(min=1, help="Images a pass: a random choice, or all repeated; by default 2048, fewer large ones."),
+]
+OpenCV = Annotated[bool, typer.Option(help="Also measure OpenCV's resize, which is not antialiased.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
+
 
 @bench_app.command("loader")
 def bench_loader(
-    path: Annotated[Path, typer.Argument(help="A folder of class folders of images, or a folder of shards.")],
-    size: Annotated[int, typer.Option(min=1, help="Side of the square that images become, in pixels.")] = 224,
-    batch_size: Annotated[int, typer.Option(min=1, help="Images a batch.")] = 128,
-    threads: Annotated[int, typer.Option(min=1, help="Decode threads of this loader.")] = 2,
+    path: Source,
+    size: Size = 224,
+    batch_size: BatchSize = 128,
+    threads: Threads = 2,
     workers: Annotated[int, typer.Option(min=0, help="Worker processes of torch's DataLoader.")] = 2,
-    rounds: Annotated[int, typer.Option(min=1, help="Timed passes of each side, after one that warms up.")] = 5,
-    images: Annotated[int, typer.Option(min=1, help="Images a pass: a random choice, or all of them repeated.")] = 2048,
+    rounds: Rounds = 5,
+    images: Images = None,
     normalize: Annotated[bool, typer.Option("--normalize", help="Give normalised float32 instead of uint8.")] = False,
+    opencv: OpenCV = True,
     pillow: Annotated[bool, typer.Option(help="Also measure torch's DataLoader with Pillow, as most run it.")] = True,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
+    addressable: Annotated[
+        bool, typer.Option(help="Also measure this loader on crop-addressable JPEGs, as `forebay shard` writes them.")
+    ] = True,
+    json: Json = False,
 ) -> None:
     """Compare this loader with torch.utils.data.DataLoader on your images.
 
-    Both decode the same files, cut a window of random place and size, resize it with the same antialiased filter,
-    mirror half of them, and give batches in channels_last memory. torch's side is written the fastest way that we know.
-    Rounds of the sides take turns, so that a machine that slows down slows all of them.
+    All decode the same files, cut a window of random place and size, resize it, mirror half of them, and give batches
+    in channels_last memory. torch's sides are written the fastest ways that we know, one with OpenCV's resize, one with
+    this loader's filter. Rounds of the sides take turns, so that a machine that slows down slows all of them.
     """
     from forebay.benchmarks import LoaderWork, compare  # imports torch
 
@@ -50,7 +67,9 @@ def bench_loader(
             threads=threads,
             workers=workers,
             rounds=rounds,
+            opencv=opencv,
             pillow=pillow,
+            addressable=addressable,
             progress=lambda name: status.update(f"measuring: {name}"),
         )
     if json:
@@ -58,6 +77,73 @@ def bench_loader(
     else:
         console.print(comparison_table(comparison))
         console.print(comparison_caption(comparison), style="dim")
+
+
+@bench_app.command("decode")
+def bench_decode(
+    path: Source,
+    size: Size = 224,
+    batch_size: BatchSize = 128,
+    threads: Threads = 1,
+    rounds: Rounds = 5,
+    images: Images = None,
+    opencv: OpenCV = True,
+    json: Json = False,
+) -> None:
+    """Compare ways to decode, without a loader: JPEGs in memory, windows drawn beforehand.
+
+    Every way makes the same windows; how far its pixels are from Pillow's antialiased resize is told beside its speed.
+    """
+    from forebay.benchmarks import LoaderWork, compare_decoders
+
+    work = LoaderWork(size=size, batch_size=batch_size, images=images)
+    with error_console.status("reading the images") as status:
+        comparison = compare_decoders(
+            path,
+            work,
+            threads=threads,
+            rounds=rounds,
+            opencv=opencv,
+            progress=lambda name: status.update(f"measuring: {name}"),
+        )
+    if json:
+        print_json(comparison.to_dict())
+    else:
+        console.print(_decode_table(comparison))
+        console.print(_decode_caption(comparison), style="dim")
+
+
+@bench_app.command("overhead")
+def bench_overhead(
+    path: Source,
+    size: Size = 224,
+    batch_size: BatchSize = 128,
+    threads: Threads = 2,
+    rounds: Rounds = 5,
+    images: Images = None,
+    json: Json = False,
+) -> None:
+    """Measure what this loader itself costs, each time beside the best that it could reach.
+
+    Beside a training loop in pure Python that computes half of the time; with one sample in ten that costs ten times
+    the others; and over the bare decoder on bytes in memory. Also the first batch of every epoch.
+    """
+    from forebay.benchmarks import LoaderWork, measure_overhead
+
+    work = LoaderWork(size=size, batch_size=batch_size, images=images)
+    with error_console.status("laying out the images as shards") as status:
+        report = measure_overhead(
+            path,
+            work,
+            threads=threads,
+            rounds=rounds,
+            progress=lambda name: status.update(f"measuring: {name}"),
+        )
+    if json:
+        print_json(report.to_dict())
+    else:
+        console.print(_overhead_table(report))
+        console.print(_overhead_caption(report), style="dim")
 
 
 @bench_app.command("order")
@@ -92,21 +178,16 @@ def bench_order(
 
 
 def comparison_table(comparison: LoaderComparison) -> Table:
-    """One row a loader: images a second, their spread, and how this loader compares."""
-    table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("loader", no_wrap=True)
-    for heading in ("images/s", "slowest–fastest", "first batch", "forebay is"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    ours = comparison.sides[0]
+    """One row a loader: images a second, their spread, the first batch, and how this loader compares."""
+    table = _table("loader", "images/s", "first batch", *(f"{side.name} is" for side in comparison.ours))
     for side in comparison.sides:
-        ratio, low, high = ours.over(side)
+        firsts = side.first_batch_s
         table.add_row(
             side.name,
-            f"{side.median:,.0f}",
-            f"{min(side.images_per_s):,.0f}–{max(side.images_per_s):,.0f}",
-            f"{statistics.median(side.first_batch_s):.2f} s",
-            "" if side is ours else f"[bold]{ratio:.2f} ×[/] ({low:.2f}–{high:.2f})",
-            style="green" if side is ours else None,
+            _speed(side.images_per_s),
+            f"{statistics.median(firsts):.2f} s\n[dim]{min(firsts):.2f}–{max(firsts):.2f}[/]",
+            *("" if side is ours else _times(ours.over(side)) for ours in comparison.ours),
+            style="green" if side in comparison.ours else None,
         )
     return table
 
@@ -114,16 +195,104 @@ def comparison_table(comparison: LoaderComparison) -> Table:
 def comparison_caption(comparison: LoaderComparison) -> str:
     """What was measured, in words."""
     work = comparison.work
-    machine = comparison.to_dict()["machine"]
-    different = "" if comparison.distinct_images == work.images else f" ({comparison.distinct_images:,} different ones)"
     made = f"{work.size} × {work.size} {'float32' if work.normalize else 'uint8'}"
-    rounds = len(comparison.sides[0].images_per_s)
+    reads = "; ".join(f"{side.name} {(side.read_nbytes_per_image or 0) / 1000:,.0f}" for side in comparison.ours)
+    pixels = "; ".join(f"{side.name} {side.pixels.mean:.2f} ({side.pixels.p999:.0f})" for side in comparison.sides)
+    very_first = "; ".join(f"{side.name} {side.very_first_batch_s:.2f}" for side in comparison.sides)
+    before = comparison.addressable_before
     return (
-        f"{comparison.threads} decode threads here, {comparison.workers} worker processes there; medians of {rounds} "
-        "rounds of each in turn, after one to warm up, and of the ratios of paired rounds. "
-        f"A round: {work.images:,} images{different} of "
-        f"{comparison.image_nbytes / 1000:,.0f} kB to batches of {work.batch_size}, {made}; random windows, half of "
-        f"them mirrored. Of the same windows, pixels differ by {comparison.pixel_difference:.2f} grey levels on "
-        f"average. "
-        f"{machine['cores']} cores, Python {machine['python']}, torch {machine['torch']}."
+        f"{comparison.threads} decode threads here ({comparison.ours[0].decoder}), {comparison.workers} worker "
+        f"processes there; {_rounds(comparison.sides[0].images_per_s)}. A round: "
+        f"{_images(comparison.images, comparison.distinct_images)} of {comparison.image_nbytes / 1000:,.0f} kB"
+        f"{f', {before:,} of them crop-addressable as they came,' if before else ''} to batches of {work.batch_size}, "
+        f"{made}; random windows, half of them mirrored. Read for an image, kB: {reads}. Grey levels from Pillow's "
+        f"antialiased resize of the same windows, mean (99.9th percentile): {pixels}. First batch of the pass that "
+        f"warms up, seconds: {very_first}. {_machine(comparison.to_dict())}"
     )
+
+
+def _decode_table(comparison: DecodeComparison) -> Table:
+    first = comparison.sides[0]
+    table = _table("decoder", "images/s", "a thread", "kB", "grey levels off", f"times {first.name}")
+    for side in comparison.sides:
+        table.add_row(
+            side.name,
+            _speed(side.images_per_s),
+            f"{side.median / comparison.threads:,.0f}",
+            f"{side.image_nbytes / 1000:,.0f}",
+            f"{side.pixels.mean:.2f}\n[dim]99.9 %: {side.pixels.p999:.0f}[/]",
+            "" if side is first else _times(side.over(first)),
+            style="green" if side.name.startswith("forebay") else None,
+        )
+    return table
+
+
+def _decode_caption(comparison: DecodeComparison) -> str:
+    work = comparison.work
+    return (
+        f"Decode threads: {comparison.threads}; native kernel: {comparison.native or 'none in this build'}; "
+        f"{_rounds(comparison.sides[0].images_per_s)}. A round: "
+        f"{_images(comparison.images, comparison.distinct_images)}, in memory, to {work.size} × {work.size} uint8, "
+        f"{work.batch_size} at a time; {comparison.addressable_images:,} have an addressable form. kB: those of an "
+        "image that are looked at. Grey levels: from Pillow's antialiased resize of the same windows, on average. "
+        f"{_machine(comparison.to_dict())}"
+    )
+
+
+def _overhead_table(report: OverheadReport) -> Table:
+    table = _table("this loader", "images/s", "against", "images/s", "share")
+    for row in report.rows:
+        table.add_row(
+            row.name,
+            _speed(row.images_per_s),
+            row.best,
+            _speed(row.best_images_per_s),
+            _times(row.ratio),
+        )
+    return table
+
+
+def _overhead_caption(report: OverheadReport) -> str:
+    shares = " and ".join(f"{share:.0%}" for share in report.busy_share)
+    firsts = ", ".join(f"{seconds:.2f}" for seconds in report.first_batch_s)
+    return (
+        f"{report.threads} decode threads ({report.decoder}) where not said otherwise; "
+        f"{_rounds(report.rows[0].images_per_s)}. A round: {_images(report.images, report.distinct_images)}"
+        f"{', crop-addressable where not said otherwise' if report.addressable else ''}. The busy loop computed "
+        f"{shares} of the time: half, but for what it waits for the GIL or for a core. Batches with slow samples "
+        f"{'are the same as without' if report.same_batches else '[bold red]DIFFER from those without[/]'}. First "
+        f"batch after iter(loader), by epoch, seconds: {firsts}. {_machine(report.to_dict())}"
+    )
+
+
+def _table(first: str, *headings: str) -> Table:
+    table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column(first)
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    return table
+
+
+def _speed(images_per_s: tuple[float, ...]) -> str:
+    """Median, and below it slowest and fastest."""
+    return f"{statistics.median(images_per_s):,.0f}\n[dim]{min(images_per_s):,.0f}–{max(images_per_s):,.0f}[/]"
+
+
+def _times(ratio: Ratio) -> str:
+    return f"[bold]{ratio.median:.2f} ×[/]\n[dim]{ratio.smallest:.2f}–{ratio.largest:.2f}[/]"
+
+
+def _images(images: int, distinct: int) -> str:
+    return f"{images:,} images" + ("" if distinct == images else f" ({distinct:,} different ones)")
+
+
+def _rounds(images_per_s: tuple[float, ...]) -> str:
+    return (
+        f"medians of {len(images_per_s)} rounds of each in turn, after one to warm up, and of the ratios of paired "
+        "rounds; below them the lowest and the highest"
+    )
+
+
+def _machine(values: dict[str, Any]) -> str:
+    machine = values["machine"]
+    return f"{machine['cores']} cores of {machine['processor']}, Python {machine['python']}, torch {machine['torch']}."

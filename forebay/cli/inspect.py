@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -12,6 +13,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from forebay.cli.console import console, print_json
+from forebay.cli.contact_sheet import draw_sheet, sheet_column
+from forebay.errors import SourceError
 from forebay.sharding import Column, Kind, ShardReader, StoredDataset, open_dataset
 
 __all__ = ["inspect"]
@@ -23,18 +26,33 @@ CLASSES_SHOWN = 8
 def inspect(
     path: Annotated[str, typer.Argument(help="Folder of a data set.")],
     rows: Annotated[int, typer.Option(min=0, help="How many samples to show.")] = 5,
+    sheet: Annotated[
+        Path | None, typer.Option(metavar="FILE.png", help="Draw the first pictures into this file: a contact sheet.")
+    ] = None,
+    images: Annotated[int, typer.Option(min=1, max=1000, help="How many pictures the sheet shows, at most.")] = 24,
+    column: Annotated[
+        str | None, typer.Option(help="Which column the sheet shows.", show_default="the first of images, or of masks")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
     """Show what a data set holds: columns, classes, sizes, the writer's settings, and the first samples.
 
     Reads the manifest, the index, and the first samples only: a bucket of millions of shards answers at once.
+
+    `forebay inspect SHARDS --sheet first.png` also draws the first 24 pictures, upright, with their labels; those that
+    do not decode are grey, and masks are coloured by their values.
     """
     data = open_dataset(path)
     summary = summarise(data, rows)
+    if sheet is not None:
+        _save_sheet(draw_sheet(data, sheet_column(data, column), images), sheet)
+        summary["sheet"] = str(sheet)
     if json:
         print_json(summary)
-    else:
-        _print_tables(summary)
+        return
+    _print_tables(summary)
+    if sheet is not None:
+        console.print(f"contact sheet: {escape(str(sheet))}", soft_wrap=True)
 
 
 def summarise(data: StoredDataset, rows: int) -> dict[str, Any]:
@@ -50,6 +68,7 @@ def summarise(data: StoredDataset, rows: int) -> dict[str, Any]:
         "shard_nbytes": dict(zip(("smallest", "median", "largest"), quantiles, strict=True)),
         "writer": data.manifest.writer,
         **data.schema.to_json(),
+        "addressable": _count_addressable(data),
         "samples": _first_samples(data, rows),
     }
 
@@ -65,11 +84,28 @@ def _first_samples(data: StoredDataset, rows: int) -> list[dict[str, str]]:
     return samples
 
 
+def _count_addressable(data: StoredDataset) -> dict[str, dict[str, int]]:
+    """Of each column of images: how many of the first shard's are crop-addressable JPEGs. Reads its footer."""
+    names = [column.name for column in data.schema if column.kind is Kind.IMAGE]
+    shard = int(np.argmax(data.shard_rows > 0)) if data.rows else 0  # some may be empty
+    if not names or not data.rows:
+        return {}
+    with data.open_shard(shard, names) as reader:
+        return {
+            name: {
+                "rows": reader.rows,
+                "addressable": sum(reader.jpeg_layout(row, name) is not None for row in range(reader.rows)),
+            }
+            for name in names
+        }
+
+
 def _describe(reader: ShardReader, row: int, column: Column) -> str:
     value = reader.value(row, column.name)
     match column.kind:
         case Kind.IMAGE | Kind.MASK:
-            return f"{_describe_image(value)}, {len(value)} bytes"
+            addressable = column.kind is Kind.IMAGE and reader.jpeg_layout(row, column.name) is not None
+            return f"{_describe_image(value)}{', addressable' if addressable else ''}, {len(value)} bytes"
         case Kind.BYTES:
             return f"{len(value)} bytes"
         case Kind.TENSOR:
@@ -89,6 +125,15 @@ def _describe_image(value: bytes) -> str:
         return "no image that Pillow knows"
 
 
+def _save_sheet(picture: Image.Image, path: Path) -> None:
+    try:
+        picture.save(path, "PNG")
+    except OSError as error:
+        raise SourceError(
+            f"the sheet cannot be written to {path}: {error.strerror or error}", path=str(path)
+        ) from error
+
+
 def _print_tables(summary: dict[str, Any]) -> None:
     facts = Table(title=escape(summary["path"]), show_header=False, title_justify="left")
     sizes = summary["shard_nbytes"]
@@ -101,8 +146,12 @@ def _print_tables(summary: dict[str, Any]) -> None:
         "fingerprint": summary["fingerprint"],
         "grown from": summary["parent"] or "-",
         "writer": ", ".join(f"{key}={value}" for key, value in summary["writer"].items()),
+        **{
+            f"addressable JPEGs, {name}": f"{count['addressable']:,} of the {count['rows']:,} in the first shard"
+            for name, count in summary["addressable"].items()
+        },
     }.items():
-        facts.add_row(name, escape(text))
+        facts.add_row(escape(name), escape(text))
     console.print(facts)
     columns = Table("column", "type", "classes", title="columns", title_justify="left")
     for column in summary["columns"]:

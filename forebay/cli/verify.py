@@ -1,60 +1,161 @@
-"""`forebay verify`: every checksum of a data set."""
+"""`forebay verify`: every checksum of a data set, and with `--decode` every picture too."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
-from typing import Annotated
+from functools import partial
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
-from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 
 from forebay.cli.console import console, error_console, print_json
-from forebay.errors import ManifestError
-from forebay.sharding import Problem, open_dataset, verify_dataset
+from forebay.errors import DecodeError, ManifestError, SourceError
+from forebay.sharding import Column, Kind, Problem, ShardReader, StoredDataset, open_dataset, verify_dataset
 
 __all__ = ["verify"]
+
+_TOLD = 20
+"""Pictures that do not decode, in text; `--json` has all."""
 
 
 def verify(
     path: Annotated[str, typer.Argument(help="Folder of a data set.")],
+    decode: Annotated[
+        bool, typer.Option("--decode", help="Also decode every image and mask, and list those that do not.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
 ) -> None:
     """Read a data set whole and compare every checksum; name the shards and samples that are damaged.
 
     Exit code 1 when anything is. A damaged shard can be copied again by itself: shards are independent files.
+
+    Checksums tell that the bytes are those that were written, not that they were pictures: `forebay verify --decode`
+    decodes each one as training will, in a thread a core. That takes as long as an epoch.
     """
-    rows, shards, nbytes = 0, 0, 0
+    problems: list[Problem] = []
+    undecodable: list[Problem] = []
     try:
         data = open_dataset(path)
     except ManifestError as error:
-        problems = [Problem(shard=None, row=None, column=None, reason=str(error))]
-    else:
-        rows, shards, nbytes = data.rows, data.num_shards, data.manifest.nbytes
-        bars = (BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn(), TimeRemainingColumn())
-        with Progress("verifying", *bars, console=error_console, transient=True) as progress:
-            task = progress.add_task("", total=nbytes)
-            problems = verify_dataset(data, progress=lambda done: progress.advance(task, done))
+        data = None
+        problems.append(Problem(shard=None, row=None, column=None, reason=str(error)))
+    if data is not None:
+        problems += _with_checksums(data)
+        if decode:
+            undecodable += _with_decoding(data)
+    report: dict[str, Any] = {
+        "path": path,
+        "rows": data.rows if data is not None else 0,
+        "shards": data.num_shards if data is not None else 0,
+        "nbytes": data.manifest.nbytes if data is not None else 0,
+        "problems": [asdict(problem) for problem in problems],
+    }
+    if decode:
+        report["pictures"] = data.rows * len(picture_columns(data)) if data is not None else 0
+        report["undecodable"] = [asdict(problem) for problem in undecodable]
     if json:
-        found = [asdict(problem) for problem in problems]
-        print_json({"path": path, "rows": rows, "shards": shards, "nbytes": nbytes, "problems": found})
+        print_json(report)
     else:
-        _print_report(path, rows, shards, problems)
-    if problems:
+        _print_report(report, problems, undecodable)
+    if problems or undecodable:
         raise typer.Exit(1)
 
 
-def _print_report(path: str, rows: int, shards: int, problems: list[Problem]) -> None:
-    for problem in problems:
+def _with_checksums(data: StoredDataset) -> list[Problem]:
+    bars = (BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress("verifying", *bars, console=error_console, transient=True) as progress:
+        task = progress.add_task("", total=data.manifest.nbytes)
+        return verify_dataset(data, progress=lambda done: progress.advance(task, done))
+
+
+def _with_decoding(data: StoredDataset) -> list[Problem]:
+    bars = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress("decoding", *bars, console=error_console, transient=True) as progress:
+        task = progress.add_task("", total=data.rows)
+        return list(find_undecodable(data, progress=lambda rows: progress.advance(task, rows)))
+
+
+def picture_columns(data: StoredDataset) -> list[Column]:
+    """The columns that hold images or masks."""
+    return [column for column in data.schema if column.kind in (Kind.IMAGE, Kind.MASK)]
+
+
+def find_undecodable(data: StoredDataset, *, progress: Callable[[int], None]) -> Iterator[Problem]:
+    """The images and masks that do not decode; in threads, in order.
+
+    Those whose bytes are damaged or cannot be read are left out: `verify_dataset` tells them.
+
+    Args:
+        data: an opened data set.
+        progress: called with a number of rows that are done.
+    """
+    columns = picture_columns(data)
+    for shard in range(data.num_shards):
+        try:
+            reader = data.open_shard(shard, [column.name for column in columns])
+        except SourceError:
+            progress(int(data.shard_rows[shard]))
+            continue
+        # The reader is closed last: no read may be under way. Leaving early drops the rows that no thread has begun.
+        with reader, ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="forebay-verify") as threads:
+            for problems in threads.map(partial(_decode_row, reader, columns), range(reader.rows)):
+                yield from problems
+                progress(1)
+
+
+def _decode_row(reader: ShardReader, columns: list[Column], row: int) -> list[Problem]:
+    from forebay.loader import decode_image, decode_mask  # imports torch
+
+    problems = []
+    for column in columns:
+        decode: Callable[[memoryview], object] = decode_image if column.kind is Kind.IMAGE else decode_mask
+        try:
+            decode(reader.read(row, column.name))
+        except SourceError:
+            continue
+        except DecodeError as error:
+            problems.append(Problem(shard=reader.shard, row=row, column=column.name, reason=str(error)))
+    return problems
+
+
+def _print_report(report: dict[str, Any], problems: list[Problem], undecodable: list[Problem]) -> None:
+    path, rows, shards = escape(report["path"]), report["rows"], report["shards"]
+    for problem in [*problems, *undecodable[:_TOLD]]:
         place = "the data set" if problem.shard is None else problem.shard
         if problem.row is not None:
             place += f", row {problem.row}, column {problem.column}"
         console.print(f"[red]{escape(place)}[/]: {escape(problem.reason)}", soft_wrap=True)
+    if len(undecodable) > _TOLD:
+        console.print(f"[red]and {len(undecodable) - _TOLD:,} more that do not decode[/]; --json lists all")
+    counts = f"{rows:,} samples in {shards:,} shard{'s' if shards != 1 else ''}"
     if problems and not shards:
-        error_console.print(f"[bold red]{escape(path)} holds no whole data set[/]")
+        error_console.print(f"[bold red]{path} holds no whole data set[/]")
     elif problems:
         damaged = len({problem.shard for problem in problems})
-        error_console.print(f"[bold red]{escape(path)} is damaged[/]: {damaged} of {shards} shards; copy them again")
+        error_console.print(f"[bold red]{path} is damaged[/]: {damaged} of {shards} shards; copy them again")
+    elif undecodable:
+        console.print(f"{path} is whole: {counts}, every checksum holds")
+    elif "pictures" in report:
+        told = (
+            f"all {report['pictures']:,} images and masks decode" if report["pictures"] else "and it holds no pictures"
+        )
+        console.print(f"[green]{path} is whole[/]: {counts}, every checksum holds, {told}")
     else:
-        counts = f"{rows:,} samples in {shards:,} shard{'s' if shards != 1 else ''}"
-        console.print(f"[green]{escape(path)} is whole[/]: {counts}, every checksum holds")
+        console.print(f"[green]{path} is whole[/]: {counts}, every checksum holds")
+    if undecodable:
+        error_console.print(
+            f"[bold red]{len(undecodable):,} of {report['pictures']:,} images and masks do not decode[/], and their "
+            'bytes are those that were written: write the data set anew without them, or train with on_error="skip"'
+        )

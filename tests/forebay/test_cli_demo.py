@@ -92,17 +92,6 @@ def test_a_class_with_one_image_cannot_be_divided(tmp_path: Path) -> None:
         list_photographs(tmp_path / "nowhere")
 
 
-def test_bench_loader_prints_a_table_or_json(photographs: Path) -> None:
-    command = ["bench", "loader", str(photographs), "--size=16", "--batch-size=8", "--images=16", "--rounds=1"]
-    command += ["--workers=0", "--threads=1"]
-    told = CliRunner().invoke(app, command, catch_exceptions=False)
-    assert told.exit_code == 0, told.output
-    assert "torch, Pillow" in told.stdout
-    assert " × " in told.stdout
-    json_told = CliRunner().invoke(app, [*command, "--json"], catch_exceptions=False)
-    assert len(json.loads(json_told.stdout)["sides"]) == 3
-
-
 def test_bench_order_prints_a_table_or_json() -> None:
     command = ["bench", "order", "--samples", "2000", "--shards", "20"]
     told = CliRunner().invoke(app, command, catch_exceptions=False)

@@ -16,7 +16,7 @@ from PIL import Image
 from typer.testing import CliRunner, Result
 
 from forebay.cli.inspect import human_size, inspect
-from forebay.cli.shard import plan_resume, shard
+from forebay.cli.shard import ResumePlan, plan_resume, shard
 from forebay.cli.verify import verify
 from forebay.errors import ConfigError, ForebayError, ManifestError
 from forebay.sharding import ShardWriter, open_dataset
@@ -65,7 +65,8 @@ def stored_rows(path: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("check", ["decode", "header", "none"])
 def test_class_folders_become_shards_in_order(check: str, photos: Path, tmp_path: Path) -> None:
-    result = run("shard", photos, tmp_path / "out", "--check", check, "--shard-size", "3KiB", "--threads", 3)
+    arguments = ("--jpeg", "original", "--check", check, "--shard-size", "3KiB", "--workers", 0)
+    result = run("shard", photos, tmp_path / "out", *arguments)
     assert result.exit_code == 0
     assert "12 images of 2 classes" in result.stdout
     rows = stored_rows(tmp_path / "out")
@@ -77,15 +78,6 @@ def test_class_folders_become_shards_in_order(check: str, photos: Path, tmp_path
     data = open_dataset(tmp_path / "out")
     assert data.num_shards > 1
     assert data.schema["label"].classes == ("cats", "dogs")
-
-
-def test_bytes_do_not_depend_on_threads(photos: Path, tmp_path: Path) -> None:
-    prints = set()
-    for threads in (1, 2, 5):
-        out = tmp_path / f"out{threads}"
-        result = run("shard", photos, out, "--check", "header", "--threads", threads, "--json")
-        prints.add(json.loads(result.stdout)["fingerprint"])
-    assert len(prints) == 1
 
 
 def test_json_is_one_object_on_standard_output(photos: Path, tmp_path: Path) -> None:
@@ -103,7 +95,7 @@ def test_bad_images_are_left_out_and_listed_with_their_reason(check: str, photos
     (photos / "cats" / "empty.jpg").touch()
     os.mkfifo(photos / "dogs" / "pipe.jpg")
     (photos / "dogs" / "gone.jpg").symlink_to("nowhere")
-    result = run("shard", photos, tmp_path / "out", "--check", check)
+    result = run("shard", photos, tmp_path / "out", "--check", check, "--workers", 0)
     assert result.exit_code == 0
     assert "4 bad images were left out" in result.stderr
     for name in (r"cats/broken\n[red].jpg", "cats/empty.jpg", "dogs/pipe.jpg", "dogs/gone.jpg"):
@@ -115,7 +107,7 @@ def test_an_image_that_decodes_only_in_part_is_bad_unless_nobody_looks(photos: P
     (photos / "cats" / "cut.jpg").write_bytes(image_bytes(1, size=64)[:-400])
     counts = {}
     for check in ("decode", "header", "none"):
-        report = json.loads(run("shard", photos, tmp_path / check, "--check", check, "--json").stdout)
+        report = json.loads(run("shard", photos, tmp_path / check, "--check", check, "--workers", 0, "--json").stdout)
         counts[check] = report["rows"]
     assert counts == {"decode": 12, "header": 13, "none": 13}
 
@@ -166,25 +158,27 @@ def half_done(photos: Path, tmp_path: Path) -> Path:
 
 
 def test_a_resumed_write_ends_like_one_that_was_not_stopped(half_done: Path, photos: Path, tmp_path: Path) -> None:
+    arguments = ("--jpeg", "original", "--check", "header", "--shard-size", "3KiB")
     with pytest.raises(ConfigError, match="--resume"):
-        run("shard", photos, half_done, "--check", "header", "--shard-size", "3KiB")
-    whole = json.loads(
-        run("shard", photos, tmp_path / "whole", "--check", "header", "--shard-size", "3KiB", "--json").stdout
-    )
-    resumed = json.loads(
-        run("shard", photos, half_done, "--check", "header", "--shard-size", "3KiB", "--resume", "--json").stdout
-    )
+        run("shard", photos, half_done, *arguments)
+    whole = json.loads(run("shard", photos, tmp_path / "whole", *arguments, "--json").stdout)
+    resumed = json.loads(run("shard", photos, half_done, *arguments, "--resume", "--json").stdout)
     for key in ("fingerprint", "rows", "shards", "bad_images"):
         assert resumed[key] == whole[key]
     assert [image["file"] for image in resumed["bad_images"]] == ["cats/001.jpg", "cats/bad.jpg"]
 
 
 def test_a_resumed_write_notices_that_the_source_has_changed(half_done: Path, photos: Path) -> None:
-    arguments = ("shard", photos, half_done, "--check", "header", "--shard-size", "3KiB", "--resume")
+    arguments = ("shard", photos, half_done, "--jpeg=original", "--check=header", "--shard-size=3KiB", "--resume")
     (photos / "cats" / "000.1.jpg").write_bytes(image_bytes(77))
     with pytest.raises(ConfigError, match=r"cats/000.1.jpg of .* is new or has changed"):
         run(*arguments)
     (photos / "cats" / "000.1.jpg").unlink()
+    original = (photos / "cats" / "000.jpg").read_bytes()
+    (photos / "cats" / "000.jpg").write_bytes(image_bytes(78))
+    with pytest.raises(ConfigError, match=r"cats/000.jpg is not stored .* the image has changed"):
+        run(*arguments)
+    (photos / "cats" / "000.jpg").write_bytes(original)
     (photos / "cats" / "000.jpg").unlink()
     with pytest.raises(ConfigError, match=r"cats/000.jpg was stored .* and is gone"):
         run(*arguments)
@@ -192,10 +186,10 @@ def test_a_resumed_write_notices_that_the_source_has_changed(half_done: Path, ph
 
 def test_what_is_left_of_a_write_is_planned_from_names_alone() -> None:
     images = [ImageFile(path, {}) for path in "abcde"]
-    paths = [[image.path for image in part] for part in plan_resume(images, ["a", "c"])]
-    assert paths == [["b"], ["d", "e"]]
-    assert plan_resume(images, []) == ([], images)
-    assert plan_resume(images, list("abcde")) == ([], [])
+    plan = plan_resume(images, ["a", "c"])
+    assert (plan.stored, plan.found_bad, plan.new) == ([images[0], images[2]], [images[1]], images[3:])
+    assert plan_resume(images, []) == ResumePlan(stored=[], found_bad=[], new=images)
+    assert plan_resume(images, list("abcde")) == ResumePlan(stored=images, found_bad=[], new=[])
     with pytest.raises(ConfigError, match="x was stored"):
         plan_resume(images, ["a", "x"])
 
@@ -241,7 +235,7 @@ def test_inspect_of_no_data_set_is_an_error(tmp_path: Path) -> None:
 
 def test_verify_is_silent_about_nothing_and_exits_by_its_finding(photos: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    run("shard", photos, out, "--check", "header")
+    run("shard", photos, out, "--jpeg", "original", "--check", "header")
     good = run("verify", out)
     assert (good.exit_code, "every checksum holds" in good.stdout) == (0, True)
     assert json.loads(run("verify", out, "--json").stdout)["problems"] == []
@@ -270,6 +264,58 @@ def test_verify_reports_a_damaged_manifest_as_a_finding(photos: Path, tmp_path: 
     (problem,) = json.loads(result.stdout)["problems"]
     assert problem["shard"] is None
     assert "damaged or edited" in problem["reason"]
+
+
+def test_verify_decode_lists_every_picture_that_is_none(tmp_path: Path) -> None:
+    with ShardWriter(
+        tmp_path / "out", {"photo": "image", "mask": "mask", "n": "int64"}, shard_nbytes=1 << 15
+    ) as writer:
+        for number in range(60):
+            photo = image_bytes(number) if number % 2 else b"no picture"
+            mask = image_bytes(number, kind="PNG")  # in colours, which no mask is
+            writer.write({"photo": photo, "mask": mask, "n": number})
+    assert run("verify", tmp_path / "out").exit_code == 0
+    told = run("verify", tmp_path / "out", "--decode")
+    assert told.exit_code == 1
+    assert "every checksum holds" in told.stdout
+    assert "00000000.arrow, row 0, column photo" in told.stdout
+    assert "one number a pixel" in told.stdout
+    assert "and 70 more that do not decode" in told.stdout
+    assert "90 of 120 images and masks do not decode" in told.stderr
+    report = json.loads(run("verify", tmp_path / "out", "--decode", "--json").stdout)
+    assert (report["problems"], report["pictures"], len(report["undecodable"])) == ([], 120, 90)
+    data = open_dataset(tmp_path / "out")
+    assert data.num_shards > 1
+    starts = {data.shard_name(shard): int(data.shard_starts[shard]) for shard in range(data.num_shards)}
+    bad = [(starts[each["shard"]] + each["row"], each["column"]) for each in report["undecodable"]]
+    wanted = [(row, column) for row in range(60) for column in ("photo", "mask") if column == "mask" or row % 2 == 0]
+    assert bad == wanted
+
+
+def test_verify_decode_is_content_with_good_pictures_and_with_none(photos: Path, tmp_path: Path) -> None:
+    run("shard", photos, tmp_path / "out", "--check", "header")
+    good = run("verify", tmp_path / "out", "--decode")
+    assert (good.exit_code, "all 12 images and masks decode" in good.stdout) == (0, True)
+    with ShardWriter(tmp_path / "numbers", {"n": "int64"}) as writer:
+        writer.write({"n": 1})
+    none = run("verify", tmp_path / "numbers", "--decode")
+    assert (none.exit_code, "holds no pictures" in none.stdout) == (0, True)
+
+
+def test_damaged_bytes_are_told_by_their_checksum_and_not_decoded(photos: Path, tmp_path: Path) -> None:
+    run("shard", photos, tmp_path / "out", "--jpeg", "original", "--check", "header")
+    image = (photos / "cats" / "002.jpg").read_bytes()
+    shard_file = tmp_path / "out" / "00000000.arrow"
+    content = bytearray(shard_file.read_bytes())
+    at = content.index(image)
+    content[at : at + len(image)] = bytes(len(image))
+    shard_file.write_bytes(content)
+    result = run("verify", tmp_path / "out", "--decode", "--json")
+    report = json.loads(result.stdout)
+    assert (result.exit_code, len(report["problems"]), report["undecodable"]) == (1, 2, [])
+    shard_file.write_bytes(content[:-1])
+    report = json.loads(run("verify", tmp_path / "out", "--decode", "--json").stdout)
+    assert (len(report["problems"]), report["undecodable"]) == (1, [])
 
 
 @pytest.mark.parametrize(

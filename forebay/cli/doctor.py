@@ -1,0 +1,250 @@
+"""`forebay doctor`: what this installation can do, and what to install so that it can do more.
+
+`examine` looks and judges nothing; `advise` judges what was found and looks at nothing.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import re
+import resource
+import shutil
+import warnings
+from pathlib import Path
+from typing import Annotated, Any
+
+import rich.box
+import typer
+from PIL import features
+from rich.markup import escape
+from rich.table import Table
+
+from forebay.cli.console import console, error_console, print_json
+from forebay.cli.inspect import human_size
+from forebay.sharding import can_transcode
+
+__all__ = ["advise", "doctor", "examine", "tell_decoder"]
+
+_SIMD = {"avx2": "AVX2", "avx512f": "AVX-512", "avx512_vnni": "AVX-512 VNNI", "asimd": "NEON", "sve": "SVE"}
+"""Names in /proc/cpuinfo, and what people call them."""
+_FORMATS = {"jpg": "JPEG", "zlib": "PNG", "webp": "WebP", "avif": "AVIF", "libtiff": "TIFF"}
+"""Names in `PIL.features`, and what they read. GIF, BMP and PPM need no library."""
+_SHM = "/dev/shm"  # noqa: S108 - its size is told, nothing is written there
+_LEAST_SHM = 1 << 30
+_LEAST_FILES = 1024
+
+
+def doctor(
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
+) -> None:
+    """Show what this installation can do, and what to install so that it can do more.
+
+    Versions, processor, memory, decoders, GPUs; a sentence for each thing that is worth doing; and at the end the
+    decoder that a JPEG will take. Paste it, or its --json, into a report of a problem.
+    """
+    with error_console.status("looking around"):  # importing torch takes a second or two
+        facts = examine()
+    advice = advise(facts)
+    if json:
+        print_json({**facts, "advice": advice, "jpegs": tell_decoder(facts)})
+        return
+    table = Table(box=rich.box.SIMPLE_HEAD, show_header=False, pad_edge=False)
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True, style="bold")
+    table.add_column(overflow="fold")
+    for there, name, found in _rows(facts):
+        table.add_row("[green]✓[/]" if there else "[yellow]–[/]", name, escape(found))
+    console.print(table)
+    for sentence in advice:
+        console.print(f"[yellow]to do[/]  {escape(sentence)}", soft_wrap=True)
+    console.print(f"[bold]{escape(tell_decoder(facts))}[/]", soft_wrap=True)
+
+
+# -- looking ---------------------------------------------------------------------------------------------------------
+
+
+def examine() -> dict[str, Any]:
+    """What is here, as `forebay doctor --json` has it. Imports torch."""
+    import torch
+
+    from forebay.loader.kernel import native_version, why_not
+
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft, hard = (None if limit == resource.RLIM_INFINITY else limit for limit in limits)
+    return {
+        "forebay": _version("forebay"),
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "cpu": _processor(),
+        "memory_nbytes": _memory_nbytes(),
+        "native": {"version": native_version(), "why_not": why_not(), "transcode": can_transcode()},
+        "simplejpeg": _version("simplejpeg"),
+        "pillow": {
+            "version": _version("pillow"),
+            "formats": {name: bool(features.check(feature)) for feature, name in _FORMATS.items()},
+        },
+        "pyarrow": _version("pyarrow"),
+        "shm_nbytes": shutil.disk_usage(_SHM).total if os.path.isdir(_SHM) else 0,
+        "open_files": {"soft": soft, "hard": hard},
+        "cuda": _cuda(),
+        "dali": {"version": _dali_version(), "install": _install_line("dali")},
+        "opencv": {"version": _version("opencv-python-headless", "opencv-python"), "install": _install_line("bench")},
+    }
+
+
+def _version(*packages: str) -> str | None:
+    """The version of the first of these packages that is installed."""
+    for package in packages:
+        try:
+            return importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def _dali_version() -> str | None:
+    names = {str(package.metadata["Name"]) for package in importlib.metadata.distributions()}
+    return _version(*sorted(name for name in names if name.startswith("nvidia-dali-cuda")))
+
+
+def _install_line(extra: str) -> str:
+    """How to install what an extra of forebay needs."""
+    needed = [line.split(";") for line in importlib.metadata.requires("forebay") or ()]
+    wanted = [
+        line[0].strip() for line in needed if len(line) > 1 and f"extra == {extra}" in re.sub("[\"']", "", line[1])
+    ]
+    return f"pip install {' '.join(map(repr, wanted))}" if wanted else f"pip install 'forebay[{extra}]'"
+
+
+def _processor() -> dict[str, Any]:
+    told = _read("/proc/cpuinfo")
+    model = re.search(r"^model name\s*:\s*(.+)$", told, re.MULTILINE)
+    flags = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", told, re.MULTILINE)
+    has = set(flags[1].split()) if flags else set()
+    quota = re.match(r"(\d+) (\d+)", _read("/sys/fs/cgroup/cpu.max"))
+    return {
+        "model": model[1].strip() if model else platform.machine(),
+        "cores": len(os.sched_getaffinity(0)),
+        "quota": round(int(quota[1]) / int(quota[2]), 2) if quota else None,
+        "simd": [name for flag, name in _SIMD.items() if flag in has],
+    }
+
+
+def _memory_nbytes() -> int:
+    """What this process may use: the machine's memory, or less by the limit of its container."""
+    found = re.search(r"^MemTotal:\s*(\d+) kB", _read("/proc/meminfo"), re.MULTILINE)
+    limit = re.match(r"\d+", _read("/sys/fs/cgroup/memory.max"))
+    amounts = [1024 * int(found[1])] if found else []
+    return min([*amounts, int(limit[0])] if limit else amounts, default=0)
+
+
+def _cuda() -> dict[str, Any]:
+    """GPUs as torch sees them, and what it complains of."""
+    import torch
+
+    with warnings.catch_warnings(record=True) as complaints:
+        warnings.simplefilter("always")
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        gpus = [torch.cuda.get_device_properties(index) for index in range(count)]
+    return {
+        "version": torch.version.cuda,
+        "driver": Path("/proc/driver/nvidia/version").exists(),
+        "gpus": [{"name": gpu.name, "memory_nbytes": gpu.total_memory} for gpu in gpus],
+        "complaint": str(complaints[0].message) if complaints else None,
+    }
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(errors="replace")
+    except OSError:  # not there on this kernel, or in this container
+        return ""
+
+
+# -- judging ---------------------------------------------------------------------------------------------------------
+
+
+def advise(facts: dict[str, Any]) -> list[str]:
+    """What is worth doing, a sentence each; the most worth first."""
+    advice: list[str] = []
+    native, cuda = facts["native"], facts["cuda"]
+    if native["why_not"]:
+        advice.append(f"JPEGs are decoded at about half the speed: {native['why_not']}")
+    if not native["transcode"]:
+        also = "the same installation brings it" if native["why_not"] else "install forebay again where a compiler is"
+        advice.append(f"`forebay shard` cannot make JPEGs crop-addressable here, and keeps them as they came: {also}")
+    if cuda["driver"] and not cuda["gpus"]:
+        reason = cuda["complaint"] or f"torch {facts['torch']} was built without CUDA, or sees no device"
+        advice.append(
+            f"there is an NVIDIA driver, and torch uses no GPU ({reason}): see https://pytorch.org/get-started"
+        )
+    if cuda["gpus"] and not facts["dali"]["version"]:
+        advice.append(f"to decode on the GPU, install DALI: {facts['dali']['install']}")
+    if missing := [name for name, there in facts["pillow"]["formats"].items() if not there]:
+        advice.append(f"this Pillow reads no {', '.join(missing)}: pip install --upgrade --force-reinstall pillow")
+    if facts["shm_nbytes"] < _LEAST_SHM:
+        advice.append(
+            f"{_SHM} has {human_size(facts['shm_nbytes'])}, little for the worker processes of torch's DataLoader: "
+            "start the container with --shm-size=8g"
+        )
+    if not _enough(facts["open_files"]):
+        advice.append(
+            f"this process may open {facts['open_files']['soft']:,} files at once; `ulimit -n 65536` raises that"
+        )
+    quota, cores = facts["cpu"]["quota"], facts["cpu"]["cores"]
+    if quota is not None and quota < cores:
+        advice.append(
+            f"the container's quota allows {quota:g} of the {cores} cores seen here: give as many threads and workers"
+        )
+    return advice
+
+
+def tell_decoder(facts: dict[str, Any]) -> str:
+    """Which decoder a JPEG takes, and what that means."""
+    native = facts["native"]
+    if native["version"]:
+        return (
+            f"JPEGs are decoded by the native kernel ({native['version']}): of each only the part that its crop needs, "
+            "a batch at a time, without the GIL"
+        )
+    return (
+        f"JPEGs are decoded by simplejpeg {facts['simplejpeg']} and resized by torch: whole pictures, "
+        "the same to a grey level, about half as many a second as with the native kernel"
+    )
+
+
+def _rows(facts: dict[str, Any]) -> list[tuple[bool, str, str]]:
+    """Lines of the table: whether it is all there, a name, and what was found."""
+    cpu, native, pillow, cuda = facts["cpu"], facts["native"], facts["pillow"], facts["cuda"]
+    dali, opencv, files = facts["dali"], facts["opencv"], facts["open_files"]
+    quota = f", {cpu['quota']:g} by the container's quota" if cpu["quota"] is not None else ""
+    simd = ", ".join(cpu["simd"]) or "no SIMD that is known here"
+    lacks = [name for name, there in pillow["formats"].items() if not there]
+    reads = ", ".join(name for name in pillow["formats"] if name not in lacks)
+    gpus = "; ".join(f"{gpu['name']}, {human_size(gpu['memory_nbytes'])}" for gpu in cuda["gpus"])
+    built = f"torch is built for CUDA {cuda['version']}" if cuda["version"] else "torch is built without CUDA"
+    return [
+        (True, "forebay", f"{facts['forebay']}, Python {facts['python']}, torch {facts['torch']}"),
+        (True, "processor", f"{cpu['model']}; {cpu['cores']} cores{quota}; {simd}"),
+        (True, "memory", human_size(facts["memory_nbytes"])),
+        (bool(native["version"]), "native kernel", native["version"] or "missing"),
+        (native["transcode"], "transcoding", "makes JPEGs crop-addressable" if native["transcode"] else "missing"),
+        (True, "simplejpeg", str(facts["simplejpeg"])),
+        (not lacks, "Pillow", f"{pillow['version']}: {reads}" + (f"; not {', '.join(lacks)}" if lacks else "")),
+        (True, "pyarrow", str(facts["pyarrow"])),
+        (facts["shm_nbytes"] >= _LEAST_SHM, _SHM, human_size(facts["shm_nbytes"])),
+        (_enough(files), "open files", "unlimited" if files["soft"] is None else f"{files['soft']:,}"),
+        (bool(gpus), "GPU", gpus or f"none ({built})"),
+        (bool(dali["version"]), "DALI", dali["version"] or f"missing; decodes on the GPU: {dali['install']}"),
+        (
+            bool(opencv["version"]),
+            "OpenCV",
+            opencv["version"] or f"missing; only `forebay bench` takes it: {opencv['install']}",
+        ),
+    ]
+
+
+def _enough(files: dict[str, int | None]) -> bool:
+    return files["soft"] is None or files["soft"] >= _LEAST_FILES

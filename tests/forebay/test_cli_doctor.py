@@ -1,0 +1,121 @@
+"""`forebay doctor`: what it finds is there, what it advises follows from it, and it never fails."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import PIL
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from forebay.cli.app import app
+from forebay.cli.doctor import advise, examine, tell_decoder
+from forebay.sharding import can_transcode
+
+FOREBAY = Path(sys.executable).with_name("forebay")
+
+
+@pytest.fixture(scope="module")
+def facts() -> dict[str, Any]:
+    """Those of this machine, with nothing left to wish for."""
+    found = copy.deepcopy(examine())
+    found["native"] = {"version": "libjpeg-turbo 2.1.5", "why_not": None, "transcode": True}
+    found["pillow"]["formats"] = dict.fromkeys(found["pillow"]["formats"], True)
+    found["shm_nbytes"] = 8 << 30
+    found["open_files"] = {"soft": 65536, "hard": 65536}
+    found["cpu"]["quota"] = None
+    found["cuda"] = {"version": None, "driver": False, "gpus": [], "complaint": None}
+    return found
+
+
+def changed(facts: dict[str, Any], **sections: Any) -> dict[str, Any]:
+    return {**facts, **sections}
+
+
+def test_it_names_what_is_installed_and_which_decoder_a_jpeg_takes() -> None:
+    told = CliRunner().invoke(app, ["doctor"], catch_exceptions=False)
+    assert told.exit_code == 0
+    lines = told.stdout.strip().splitlines()
+    for word in ("processor", "memory", "native kernel", "Pillow", "pyarrow", "open files", "GPU", "DALI"):
+        assert any(word in line for line in lines), word
+    assert torch.__version__ in told.stdout
+    assert lines[-1].startswith("JPEGs are decoded by ")
+
+
+def test_json_has_the_facts_the_advice_and_the_decoder() -> None:
+    report = json.loads(CliRunner().invoke(app, ["doctor", "--json"], catch_exceptions=False).stdout)
+    assert report["torch"] == torch.__version__
+    assert report["pillow"]["version"] == PIL.__version__
+    assert report["cpu"]["cores"] == len(os.sched_getaffinity(0))
+    assert report["memory_nbytes"] > 1 << 26
+    assert report["native"]["transcode"] == can_transcode()
+    assert (report["native"]["version"] is None) == (report["native"]["why_not"] is not None)
+    assert report["jpegs"] == tell_decoder(report)
+    assert report["advice"] == advise(report)
+    assert "nvidia-dali-cuda" in report["dali"]["install"]
+    assert "opencv" in report["opencv"]["install"]
+    assert ("AVX2" in report["cpu"]["simd"]) == torch.backends.cpu.get_cpu_capability().startswith("AVX")
+
+
+def test_the_command_exits_with_zero_and_warns_of_nothing() -> None:
+    done = subprocess.run([str(FOREBAY), "doctor"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0
+    assert "Warning" not in done.stderr
+
+
+def test_a_complete_installation_needs_no_advice(facts: dict[str, Any]) -> None:
+    assert advise(facts) == []
+    assert "native kernel (libjpeg-turbo 2.1.5)" in tell_decoder(facts)
+
+
+def test_without_the_kernel_it_says_why_and_what_to_install(facts: dict[str, Any]) -> None:
+    bare = changed(facts, native={"version": None, "why_not": "it was not built; to have it, x", "transcode": False})
+    first, second = advise(bare)
+    assert "half the speed: it was not built; to have it, x" in first
+    assert "crop-addressable" in second
+    assert "the same installation brings it" in second
+    assert tell_decoder(bare).startswith(f"JPEGs are decoded by simplejpeg {facts['simplejpeg']}")
+
+
+@pytest.mark.parametrize(
+    ("section", "value", "words"),
+    [
+        ("shm_nbytes", 64 << 20, "shm has 64.0 MiB"),
+        ("open_files", {"soft": 256, "hard": 4096}, "may open 256 files"),
+        ("pillow", {"version": "1", "formats": {"JPEG": True, "AVIF": False, "TIFF": False}}, "reads no AVIF, TIFF"),
+        ("cpu", {"model": "x", "cores": 64, "quota": 2.0, "simd": []}, "allows 2 of the 64 cores"),
+        ("cuda", {"version": None, "driver": True, "gpus": [], "complaint": None}, "torch uses no GPU"),
+        ("cuda", {"version": "13.0", "driver": True, "gpus": [], "complaint": "too old"}, "(too old)"),
+    ],
+)
+def test_each_thing_that_is_short_gets_one_sentence(
+    section: str, value: Any, words: str, facts: dict[str, Any]
+) -> None:
+    (sentence,) = advise(changed(facts, **{section: value}))
+    assert words in sentence
+
+
+def test_dali_is_advised_where_there_is_a_gpu_for_it(facts: dict[str, Any]) -> None:
+    gpu = {"version": "13.0", "driver": True, "gpus": [{"name": "H200", "memory_nbytes": 1}], "complaint": None}
+    missing = {"version": None, "install": "pip install 'nvidia-dali-cuda130>=2.0'"}
+    assert advise(changed(facts, cuda=gpu, dali=missing)) == [
+        "to decode on the GPU, install DALI: pip install 'nvidia-dali-cuda130>=2.0'"
+    ]
+    assert advise(changed(facts, dali=missing)) == []
+
+
+def test_unlimited_files_are_enough(facts: dict[str, Any]) -> None:
+    assert advise(changed(facts, open_files={"soft": None, "hard": None})) == []
+
+
+def test_it_explains_itself() -> None:
+    told = CliRunner().invoke(app, ["doctor", "--help"])
+    assert told.exit_code == 0
+    assert "--json" in told.stdout
