@@ -12,7 +12,7 @@ from typing import Any
 import numpy.typing as npt
 
 from forebay.errors import ShardCorruptError
-from forebay.sharding import JpegLayout, ShardReader
+from forebay.sharding import JpegLayout, ReadMemory, ShardReader
 
 __all__ = ["CachedReader"]
 
@@ -41,27 +41,29 @@ class CachedReader(ShardReader):
                 self._origin = self._give_up_copy(error)
             return self._origin
 
-    def read(self, row: int, column: str) -> memoryview:
+    def read(self, row: int, column: str, memory: ReadMemory | None = None) -> memoryview:
         """See `ShardReader.read`."""
         if self._origin is not None:
-            return self._origin.read(row, column)
+            return self._origin.read(row, column, memory)
         try:
-            return self._copy.read(row, column)
+            return self._copy.read(row, column, memory)
         except ShardCorruptError as error:
-            return self._instead(error).read(row, column)
+            return self._instead(error).read(row, column, memory)
 
     def jpeg_layout(self, row: int, column: str) -> JpegLayout | None:
         """See `ShardReader.jpeg_layout`. The footer tells it, and was verified when the copy was opened."""
         return self._copy.jpeg_layout(row, column)
 
-    def read_jpeg(self, row: int, column: str, top: int, height: int) -> tuple[memoryview, memoryview, int]:
+    def read_jpeg(
+        self, row: int, column: str, top: int, height: int, memory: ReadMemory | None = None
+    ) -> tuple[memoryview, memoryview, int]:
         """See `ShardReader.read_jpeg`."""
         if self._origin is not None:
-            return self._origin.read_jpeg(row, column, top, height)
+            return self._origin.read_jpeg(row, column, top, height, memory)
         try:
-            return self._copy.read_jpeg(row, column, top, height)
+            return self._copy.read_jpeg(row, column, top, height, memory)
         except ShardCorruptError as error:
-            return self._instead(error).read_jpeg(row, column, top, height)
+            return self._instead(error).read_jpeg(row, column, top, height, memory)
 
     def scalars(self, column: str) -> npt.NDArray[Any]:
         """See `ShardReader.scalars`."""

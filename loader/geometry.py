@@ -39,9 +39,9 @@ class View(NamedTuple):
         top, left, height, width = window
         if self.flipped:
             left = self.out_width - left - width
-        return self._replace(
-            crop_top=self.crop_top + top, crop_left=self.crop_left + left, out_height=height, out_width=width
-        )
+        crop_top, crop_left = self.crop_top + top, self.crop_left + left
+        # The class itself: `_replace` takes four times as long, and this runs for every sample.
+        return type(self)(*self[:6], crop_top, crop_left, height, width, self.flipped)
 
     def resize(self, size: tuple[int, int]) -> Self | None:
         """What is seen now at another size (height, width); None when it was resized before: twice is not once."""
@@ -50,22 +50,12 @@ class View(NamedTuple):
             return self
         if (self.scaled_height, self.scaled_width) != (self.height, self.width):
             return None
-        return self._replace(
-            top=self.top + self.crop_top,
-            left=self.left + self.crop_left,
-            height=self.out_height,
-            width=self.out_width,
-            scaled_height=height,
-            scaled_width=width,
-            crop_top=0,
-            crop_left=0,
-            out_height=height,
-            out_width=width,
-        )
+        top, left = self.top + self.crop_top, self.left + self.crop_left
+        return type(self)(top, left, self.out_height, self.out_width, height, width, 0, 0, height, width, self.flipped)
 
     def flip(self) -> Self:
         """What is seen now, left to right."""
-        return self._replace(flipped=not self.flipped)
+        return type(self)(*self[:10], not self.flipped)
 
     def source(self) -> Window:
         """The part of the picture that the output is computed from, a pixel or two to spare."""

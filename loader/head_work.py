@@ -16,7 +16,7 @@ from forebay.loader.draws import Draws
 from forebay.loader.encoded import JpegPart
 from forebay.loader.geometry import View, stored_window
 from forebay.loader.heads import Head
-from forebay.loader.kernel import JOB_FIELDS, decode_batch, find_frame, make_job
+from forebay.loader.kernel import NO_JOB, decode_batch, find_frame, make_job
 from forebay.loader.outputs import OutputProgram
 from forebay.sharding import JpegLayout, read_header
 
@@ -74,7 +74,7 @@ class BatchHeads:
         self._outs = outs
         self._views: list[list[View | None]] = [[None] * count for _ in outs]
         self._done: list[npt.NDArray[np.bool_]] = [np.zeros(count, np.bool_) for _ in outs]
-        self._jobs = [np.zeros((count, JOB_FIELDS), np.int32) for _ in outs] if rules.native else []
+        self._jobs: list[list[tuple[int, ...]]] = [[NO_JOB] * count for _ in outs]
         self._heads: list[list[memoryview | None]] = [[None] * count for _ in outs]
         self._bodies: list[list[memoryview | None]] = [[None] * count for _ in outs]
 
@@ -145,14 +145,14 @@ class BatchHeads:
             self._done[p] = decode_batch(
                 self._heads[p],
                 self._bodies[p],
-                self._jobs[p],
+                np.array(self._jobs[p], dtype=np.int32),
                 out,
                 table=head.table,
                 max_pixels=self._rules.max_pixels,
                 threads=threads,
                 cancel=cancel,
             )
-        self._heads, self._bodies = [], []
+        self._heads, self._bodies, self._jobs = [], [], []
 
     def done(self, p: int) -> npt.NDArray[np.bool_]:
         """By sample, bool (count,): for which samples the pixels of program p's head are there."""

@@ -19,6 +19,7 @@ from forebay.loader.geometry import View
 
 __all__ = [
     "JOB_FIELDS",
+    "NO_JOB",
     "Frame",
     "decode_batch",
     "find_frame",
@@ -40,6 +41,8 @@ INSTALL = (
 )
 JOB_FIELDS = 13
 """int32 numbers that `make_job` gives."""
+NO_JOB = (0,) * JOB_FIELDS
+"""In place of what `make_job` gives, where there is nothing to do."""
 WHOLE_FILE = -1
 """In place of a first row of MCUs: the source is a whole file."""
 _OUT_OF_MEMORY = 2

@@ -10,7 +10,7 @@ from typing import Any
 
 from forebay.cache import ShardStore
 from forebay.loader.encoded import JpegPart
-from forebay.sharding import JpegLayout, Kind, Schema, ShardReader
+from forebay.sharding import JpegLayout, Kind, ReadMemory, Schema, ShardReader
 
 __all__ = ["OPEN_SHARDS", "ReaderPool"]
 
@@ -38,6 +38,7 @@ class ReaderPool:
         self._scalar = {name: schema[name].kind is Kind.SCALAR for name in columns}
         self._image = {name: schema[name].kind is Kind.IMAGE for name in columns}
         self._tensor = {name: schema[name].kind is Kind.TENSOR for name in columns}
+        self._memory = ReadMemory()
         self._open: OrderedDict[int, ShardReader] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -72,16 +73,16 @@ class ReaderPool:
         layout = None if rows is None else reader.jpeg_layout(row, name)
         needed = None if rows is None or layout is None else rows(name, layout)
         if layout is None or needed is None:
-            view = reader.read(row, name)
+            view = reader.read(row, name, self._memory)
             self.read_nbytes += len(view)
             return view
-        header, bands, first_row = reader.read_jpeg(row, name, *needed)
+        header, bands, first_row = reader.read_jpeg(row, name, *needed, self._memory)
         self.read_nbytes += len(header) + len(bands)
         return JpegPart(header, bands, first_row, layout, functools.partial(self._read_whole, shard, row, name))
 
     def _read_whole(self, shard: int, row: int, name: str) -> memoryview:
         with self._lock:
-            view = self._reader(shard).read(row, name)
+            view = self._reader(shard).read(row, name, self._memory)
             self.read_nbytes += len(view)
             return view
 
@@ -101,3 +102,4 @@ class ReaderPool:
         with self._lock:
             while self._open:
                 self._open.popitem()[1].close()
+            self._memory.close()

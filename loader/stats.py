@@ -44,7 +44,7 @@ class LoaderStats:
     stall_s: float
     """Of these, seconds that `next()` kept the training loop waiting."""
     read_nbytes: int
-    """Encoded bytes read from shards."""
+    """Encoded bytes taken from shards; of a crop-addressable JPEG, its header and the bands that the crop needs."""
     stages: Mapping[str, StageStats]
     """`read`, `decode` and `collate`; the one with the fewest samples a second sets the pace."""
     cache: Mapping[str, int | float]

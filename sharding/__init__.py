@@ -9,6 +9,7 @@ from forebay.sharding.addressable import (
     describe_jpeg,
     sub_jpeg,
 )
+from forebay.sharding.blocks import BlockPool, ReadMemory
 from forebay.sharding.checksum import READ_NBYTES, sample_checksum, shard_checksum
 from forebay.sharding.image_folder import (
     ImageFile,
@@ -31,6 +32,7 @@ from forebay.sharding.writer import ShardWriter
 __all__ = [
     "BAND_NBYTES",
     "READ_NBYTES",
+    "BlockPool",
     "Column",
     "EpochOrder",
     "FolderSource",
@@ -42,6 +44,7 @@ __all__ = [
     "LocalFile",
     "MappedFile",
     "Problem",
+    "ReadMemory",
     "Schema",
     "ShardReader",
     "ShardSpan",

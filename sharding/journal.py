@@ -1,5 +1,6 @@
 """The journal of an unfinished write: which shards are whole, so that the next writer goes on after them.
 
+A folder without a journal and without anything else is where a write begins (`prepare_folder`).
 `unfinished.jsonl` has a header line with everything that shapes the bytes, then one line a shard, each brought to the
 disk before the next shard begins. The open journal is locked: two writers exclude each other.
 """
@@ -10,16 +11,50 @@ import contextlib
 import fcntl
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from forebay.errors import ConfigError, ManifestError, SourceError
 from forebay.sharding.files import naming_full_disks, sync_folder, write_whole
 from forebay.sharding.index import ShardEntry
+from forebay.sharding.manifest import MANIFEST_NAME
 
-__all__ = ["JOURNAL_NAME", "Journal"]
+__all__ = ["JOURNAL_NAME", "Journal", "prepare_folder"]
 
 JOURNAL_NAME = "unfinished.jsonl"
+_DIFFERENCES_TOLD = 3
+
+
+def prepare_folder(path: Path, *, resume: bool) -> bool:
+    """Make the folder of a new data set, or see that one may be written to; return whether it was made.
+
+    Raises:
+        ConfigError: it holds something else than an unfinished write that is to be resumed.
+        SourceError: it cannot be made.
+    """
+    try:
+        path.mkdir(parents=True)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise SourceError(f"{path} cannot be made: {error.strerror or error}", path=str(path)) from error
+    else:
+        return True
+    try:
+        names = os.listdir(path)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot hold a data set: {error.strerror or error}") from error
+    if MANIFEST_NAME in names:
+        raise ConfigError(f"{path} already holds a finished data set; write to another folder, or remove it")
+    if JOURNAL_NAME in names:
+        if not resume:
+            raise ConfigError(
+                f"{path} holds an unfinished write; resume=True (`--resume`) goes on with it, or remove it"
+            )
+    elif names:
+        raise ConfigError(f"{path} is not empty ({len(names)} entries, such as {min(names)!r}); write to a new folder")
+    return False
 
 
 class Journal:
@@ -90,7 +125,7 @@ class Journal:
             elif content != header:
                 raise ConfigError(
                     f"the unfinished write in {self.path.parent} began with other columns or settings: "
-                    f"{json.dumps(content)}; now {json.dumps(header)}. Give the same, or remove the folder"
+                    f"{_tell_differences(content, header)}. Give the same, or remove the folder"
                 )
             nbytes += len(line)
         return nbytes
@@ -138,6 +173,28 @@ class Journal:
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
+
+
+def _tell_differences(began: Any, now: Any) -> str:
+    """Where two headers differ, with both values: those of a thousand classes are not for a message."""
+    before, after = dict(_leaves(began)), dict(_leaves(now))
+    places = [place for place in {**before, **after} if before.get(place) != after.get(place)]
+    told = [
+        f"{place} was {before.get(place, 'absent')}, now it is {after.get(place, 'absent')}"
+        for place in places[:_DIFFERENCES_TOLD]
+    ]
+    more = [f"{len(places) - len(told)} more"] if len(places) > len(told) else []
+    return "; ".join([*told, *more])
+
+
+def _leaves(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
+    """Each value of nested JSON, such as ("schema.columns.0.type", '"image"')."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else None
+    if inner is None:
+        yield place, json.dumps(value)
+        return
+    for key, part in inner:
+        yield from _leaves(part, f"{place}.{key}" if place else str(key))
 
 
 def _shard_line(shard: ShardEntry) -> dict[str, Any]:

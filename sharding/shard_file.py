@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from forebay.errors import SchemaError, ShardCorruptError, SourceError
 from forebay.sharding.addressable import JpegLayout, bands_of
+from forebay.sharding.blocks import ReadMemory
 from forebay.sharding.checksum import sample_checksum
 from forebay.sharding.footer import FOOTER_METADATA_KEY, BatchPlaces, FooterError, SamplePlaces, ShardFooter
 from forebay.sharding.jpeg_part import find_damage, read_part
@@ -64,6 +65,7 @@ class ShardReader:
         self._file = file
         self._columns = {column.name: column for column in schema.select(columns)}
         self._batched: dict[str, npt.NDArray[Any]] = {}
+        self._last_layout: tuple[int, str, JpegLayout | None] = (-1, "", None)
         value = self._read_footer(schema, footer_nbytes, footer_checksum)
         try:
             limit = file.nbytes - footer_nbytes
@@ -88,10 +90,15 @@ class ShardReader:
             self._fail("it is an Arrow file, but not of this data set: its schema differs or forebay did not write it")
         return value
 
-    def read(self, row: int, column: str) -> memoryview:
+    def read(self, row: int, column: str, memory: ReadMemory | None = None) -> memoryview:
         """The bytes of a sample in a placed column (image, mask, bytes, str, json, tensor), as stored.
 
         Reads just these bytes and verifies their checksum every time.
+
+        Args:
+            row: the sample's.
+            column: which.
+            memory: where the bytes may lie, for whoever lets go of them soon; see `SourceFile.read`.
 
         Returns:
             A read-only view; of a mapped file, a view of the map.
@@ -103,7 +110,7 @@ class ShardReader:
             IndexError: there is no such row.
         """
         places = self._placed(row, column, "read")
-        view = self._read_file(row, column, int(places.offsets[row]), int(places.nbytes[row]))
+        view = self._read_file(row, column, int(places.offsets[row]), int(places.nbytes[row]), memory)
         if (found := sample_checksum(view)) != (written := int(places.checksums[row])):
             self._fail(f"it has checksum {found:#018x}, and {written:#018x} was written", row=row, column=column)
         return view
@@ -115,11 +122,18 @@ class ShardReader:
             SchemaError: the column was not opened, or holds scalars.
             IndexError: there is no such row.
         """
+        last = self._last_layout  # asked for twice in a row: before a read, and by it
+        if last[:2] == (row, column):
+            return last[2]
         self._placed(row, column, "jpeg_layout")
         jpegs = self._footer.jpegs.get(column)
-        return None if jpegs is None else jpegs.layout(row)
+        layout = None if jpegs is None else jpegs.layout(row)
+        self._last_layout = row, column, layout
+        return layout
 
-    def read_jpeg(self, row: int, column: str, top: int, height: int) -> tuple[memoryview, memoryview, int]:
+    def read_jpeg(
+        self, row: int, column: str, top: int, height: int, memory: ReadMemory | None = None
+    ) -> tuple[memoryview, memoryview, int]:
         """The part of a crop-addressable JPEG that holds some rows of its pixels, for `sub_jpeg`.
 
         Reads and verifies just the header and these bands every time, in one read or two.
@@ -129,6 +143,7 @@ class ShardReader:
             column: that column.
             top: first row of pixels wanted, as stored: before EXIF orientation.
             height: how many are wanted, at least 1.
+            memory: as with `read`.
 
         Returns:
             The header; the bands that hold the rows and their neighbours; the number of the first row of MCUs in them.
@@ -149,7 +164,7 @@ class ShardReader:
         first, end = bands_of(layout, top, height)
         start = int(self._footer.placed[column].offsets[row])
         header, bands = read_part(
-            lambda offset, nbytes: self._read_file(row, column, start + offset, nbytes), layout, first, end
+            lambda offset, nbytes: self._read_file(row, column, start + offset, nbytes, memory), layout, first, end
         )
         if (damage := find_damage(layout, header, bands, first)) is not None:
             self._fail(damage, row=row, column=column)
@@ -250,9 +265,9 @@ class ShardReader:
         if not 0 <= row < self.rows:
             raise IndexError(f"row {row} of shard {self.shard} of {self.dataset}, which has {self.rows} rows")
 
-    def _read_file(self, row: int, column: str, offset: int, nbytes: int) -> memoryview:
+    def _read_file(self, row: int, column: str, offset: int, nbytes: int, memory: ReadMemory | None) -> memoryview:
         try:
-            return self._file.read(offset, nbytes)
+            return self._file.read(offset, nbytes, memory)
         except SourceError as error:
             raise SourceError(
                 f"{self._place(row, column)}: {error}",

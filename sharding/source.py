@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import Protocol
 
 from forebay.errors import ClosedError, SourceError
+from forebay.sharding.blocks import ReadMemory
 
 __all__ = ["FolderSource", "LocalFile", "MappedFile", "Source", "SourceFile"]
 
@@ -24,10 +25,11 @@ class SourceFile(Protocol):
     def nbytes(self) -> int:
         """Size of the file when it was opened."""
 
-    def read(self, offset: int, nbytes: int) -> memoryview:
+    def read(self, offset: int, nbytes: int, memory: ReadMemory | None = None) -> memoryview:
         """Exactly `nbytes` bytes from `offset` on, read-only. Thread-safe.
 
-        The view stays valid as long as it is kept, also after `close`.
+        The view stays valid as long as it is kept, also after `close`. It may lie in `memory`, for whoever lets go of
+        it soon; the calls with one `memory` must not overlap.
 
         Raises:
             SourceError: the file ends earlier, or its bytes cannot be read; names the file.
@@ -96,26 +98,29 @@ class LocalFile:
             raise SourceError(f"{self.name} is not a regular file", path=self.name)
         self.nbytes = status.st_size
 
-    def read(self, offset: int, nbytes: int) -> memoryview:
-        """See `SourceFile.read`. One copy out of the page cache, into memory that belongs to the view."""
+    def read(self, offset: int, nbytes: int, memory: ReadMemory | None = None) -> memoryview:
+        """See `SourceFile.read`. One copy out of the page cache."""
         if self._fd < 0:
             raise ClosedError(f"{self.name} was read after it was closed")
+        if offset < 0 or nbytes < 0:  # to preadv, -1 is where it last was
+            raise SourceError(f"{self.name} has no bytes {offset} to {offset + nbytes}", path=self.name)
+        data = memoryview(bytearray(nbytes)) if memory is None else memory.take(nbytes)
+        have = 0
         try:
-            data = os.pread(self._fd, nbytes, offset)
-            while len(data) < nbytes:  # the system hands out at most 2 GiB at once
-                more = os.pread(self._fd, nbytes - len(data), offset + len(data))
-                if not more:
+            while have < nbytes:  # the system hands out at most 2 GiB at once
+                got = os.preadv(self._fd, [data[have:] if have else data], offset + have)
+                if not got:
                     break
-                data += more
-        except OSError as error:
+                have += got
+        except (OSError, OverflowError) as error:
             raise _source_error(self.name, "read", error) from error
-        if len(data) != nbytes:
+        if have != nbytes:
             raise SourceError(
-                f"{self.name} ends at byte {offset + len(data)}, and bytes {offset} to {offset + nbytes} were wanted: "
+                f"{self.name} ends at byte {offset + have}, and bytes {offset} to {offset + nbytes} were wanted: "
                 f"it was cut short; copy it again from where it came",
                 path=self.name,
             )
-        return memoryview(data)
+        return data.toreadonly()
 
     def close(self) -> None:
         """See `SourceFile.close`."""
@@ -141,7 +146,7 @@ class MappedFile:
             raise _source_error(self.name, "mapped", error) from error
         self._view: memoryview | None = memoryview(mapped)
 
-    def read(self, offset: int, nbytes: int) -> memoryview:
+    def read(self, offset: int, nbytes: int, memory: ReadMemory | None = None) -> memoryview:
         """See `SourceFile.read`. A view of the map, which keeps the map alive."""
         if self._view is None:
             raise ClosedError(f"{self.name} was read after it was closed")
@@ -154,7 +159,7 @@ class MappedFile:
         self._view = None
 
 
-def _source_error(name: str, verb: str, error: OSError | ValueError) -> SourceError:
+def _source_error(name: str, verb: str, error: OSError | ValueError | OverflowError) -> SourceError:
     reason = (isinstance(error, OSError) and error.strerror) or str(error)
     advice = {errno.ENOENT: "", errno.EIO: "; the disk has a bad sector: restore the file from another copy"}
     code = error.errno if isinstance(error, OSError) else None

@@ -20,7 +20,7 @@ import xxhash
 from forebay.errors import ClosedError, ConfigError, SourceError
 from forebay.sharding.files import write_atomically
 from forebay.sharding.index import ShardEntry, encode_index, fingerprint_of
-from forebay.sharding.journal import JOURNAL_NAME, Journal
+from forebay.sharding.journal import Journal, prepare_folder
 from forebay.sharding.manifest import INDEX_NAME, MANIFEST_NAME, FileEntry, Manifest
 from forebay.sharding.schema import Schema
 from forebay.sharding.shard_file import ShardReader
@@ -51,6 +51,7 @@ class ShardWriter:
         classes: names of the classes that a label column numbers.
         shard_nbytes: size at which a shard is closed. 64 MiB: one read at full speed of any disk or bucket.
         batch_nbytes: size at which a record batch is closed, at least one row; None means 1 MiB, or a shard.
+        settings: what else shaped the samples: kept in the manifest, and a write is resumed only with the same.
         resume: go on with an unfinished write of the same columns and settings; begin anew when there is none.
 
     Raises:
@@ -67,6 +68,7 @@ class ShardWriter:
         classes: Mapping[str, Sequence[str]] | None = None,
         shard_nbytes: int = 64 << 20,
         batch_nbytes: int | None = None,
+        settings: Mapping[str, str] | None = None,
         resume: bool = False,
     ) -> None:
         if batch_nbytes is None:
@@ -75,6 +77,8 @@ class ShardWriter:
             raise ConfigError(
                 f"batch_nbytes={batch_nbytes}, shard_nbytes={shard_nbytes}: give 1 <= batch_nbytes <= shard_nbytes"
             )
+        own = {"shard_nbytes": shard_nbytes, "batch_nbytes": batch_nbytes}
+        self._settings: dict[str, Any] = own | _others(settings or {}, own)
         self.path = Path(path)
         self.schema = Schema.from_spec(columns, classes)
         self._shard_nbytes = shard_nbytes
@@ -85,10 +89,9 @@ class ShardWriter:
         self._batches_nbytes = 0
         self._shards: list[ShardEntry] = []
         self._rows_done = 0
-        self._made_folder = self._prepare_folder(resume)
-        settings = {"shard_nbytes": shard_nbytes, "batch_nbytes": batch_nbytes}
-        self._settings = settings
-        self._journal: Journal | None = Journal(self.path, {"settings": settings, "schema": self.schema.to_json()})
+        self._made_folder = prepare_folder(self.path, resume=resume)
+        header = {"settings": self._settings, "schema": self.schema.to_json()}
+        self._journal: Journal | None = Journal(self.path, header)
         try:
             self._recover(self._journal)
         except BaseException:
@@ -184,33 +187,6 @@ class ShardWriter:
         else:
             self.abort()
 
-    def _prepare_folder(self, resume: bool) -> bool:
-        """Make the folder or see that it may be written to; return whether it was made."""
-        try:
-            self.path.mkdir(parents=True)
-        except FileExistsError:
-            pass
-        except OSError as error:
-            raise SourceError(f"{self.path} cannot be made: {error.strerror or error}", path=str(self.path)) from error
-        else:
-            return True
-        try:
-            names = os.listdir(self.path)
-        except OSError as error:
-            raise ConfigError(f"{self.path} cannot hold a data set: {error.strerror or error}") from error
-        if MANIFEST_NAME in names:
-            raise ConfigError(f"{self.path} already holds a finished data set; write to another folder, or remove it")
-        if JOURNAL_NAME in names:
-            if not resume:
-                raise ConfigError(
-                    f"{self.path} holds an unfinished write; resume=True (`--resume`) goes on with it, or remove it"
-                )
-        elif names:
-            raise ConfigError(
-                f"{self.path} is not empty ({len(names)} entries, such as {min(names)!r}); write to a new folder"
-            )
-        return False
-
     def _recover(self, journal: Journal) -> None:
         """Take over the whole shards of an earlier writer and clear away what it left half done."""
         if (self.path / MANIFEST_NAME).exists():  # finished by another writer since we looked
@@ -289,6 +265,20 @@ class ShardWriter:
                 f"resume=True (`forebay shard ... --resume`)",
                 rows_done=self._rows_done,
             ) from error
+
+
+def _others(settings: Mapping[str, str], ours: Mapping[str, int]) -> dict[str, str]:
+    """The settings that are not the writer's own, in one order whatever the caller's.
+
+    Raises:
+        ConfigError: one has a name of `ours`, or is no printable text, which the manifest keeps as it is.
+    """
+    for name, value in settings.items():
+        if name in ours:
+            raise ConfigError(f"settings={{{name!r}: ...}}: {name} is an argument of ShardWriter; give it there")
+        if not all(isinstance(text, str) and text.isprintable() for text in (name, value)):
+            raise ConfigError(f"settings={{{name!r}: {value!r}}}; give names and values as printable str")
+    return dict(sorted(settings.items()))
 
 
 def _shard_name(number: int) -> str:

@@ -27,7 +27,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
-    rich_markup_mode="rich",
+    rich_markup_mode="markdown",
 )
 app.command()(demo)
 app.command()(shard)
@@ -43,7 +43,7 @@ def main() -> None:
     try:
         app()
     except ForebayError as error:
-        error_console.print(f"[bold red]error:[/] {escape(str(error))}")
+        error_console.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
         sys.exit(1)
 
 

@@ -1,29 +1,22 @@
-"""Reading, checking and transcoding images for `forebay shard`: in worker processes, in order, a bounded number ahead.
+"""Reading, checking and transcoding images for `forebay shard`: in order, a bounded number ahead.
 
-`ImageWork` is what is done to one image, and knows no processes; `checked_images` hands it to them.
+`ImageWork` is what is done to one image, and knows no processes; `checked_images` hands it to those of `image_workers`.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import io
-import multiprocessing
 import os
-import signal
-import traceback
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
-from multiprocessing import forkserver, resource_tracker
-from multiprocessing.connection import Connection
-from multiprocessing.context import ForkServerContext
 from pathlib import Path
-from queue import SimpleQueue
 
 from PIL import Image, UnidentifiedImageError
 
+from forebay.cli.image_workers import worker_pool
 from forebay.errors import DecodeError, SourceError
 from forebay.sharding import ImageFile, LocalFile, TranscodeError, make_addressable, printable
 
@@ -38,7 +31,6 @@ _AHEAD_NBYTES = 256 << 20
 _OF_THE_FILE = {errno.ENOENT, errno.EACCES, errno.EPERM, errno.EIO, errno.ELOOP, errno.ENOTDIR, errno.ESTALE, None}
 """Faults of one file. Others (no descriptors, no memory) are the machine's, and end the command."""
 _JPEG = b"\xff\xd8\xff"
-_LITTLE_MEMORY = "the shards that are whole are safe: go on with --resume, and with --workers 1 where memory is short"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +113,7 @@ class ImageWork:
         except SourceError as error:
             if getattr(error, "code", None) not in _OF_THE_FILE:
                 raise
-            return BadImage(image.path, str(error))
+            return BadImage(image.path, str(error).removeprefix(f"{printable(image.path)} "))
         except DecodeError as error:
             return BadImage(image.path, str(error))
         if not self.addressable or data[: len(_JPEG)] != _JPEG:
@@ -148,7 +140,8 @@ def checked_images(
     if not workers or not images:
         yield from ((image, work(image)) for image in images)
         return
-    with _worker_pool(work, min(workers, len(images))) as submit:
+    preload = [__name__, *(["forebay.loader"] if work.check == "decode" else [])]
+    with worker_pool(work, min(workers, len(images)), preload=preload) as submit:
         ahead: deque[tuple[_Handful, Future[_Answers]]] = deque()
         ahead_nbytes = 0
         for handful in _handfuls(images, work.root):
@@ -200,136 +193,3 @@ def _unpack(handful: _Handful, answers: Future[_Answers]) -> Iterator[tuple[Imag
         if isinstance(answer, Exception):
             raise answer
         yield image, answer
-
-
-# -- worker processes ------------------------------------------------------------------------------------------------
-
-
-class _Worker:
-    """A process that does the work on a handful of images at a time, and ends when this end of its pipe is closed.
-
-    One caller at a time; a call waits for the process, and ends when the process does.
-    """
-
-    def __init__(self, context: ForkServerContext, work: ImageWork) -> None:
-        self._pipe, theirs = context.Pipe()
-        # daemon: one that is left over is ended with this process, not waited for.
-        self._process = context.Process(target=_serve, args=(theirs, work), name="forebay-shard", daemon=True)
-        try:
-            self._process.start()
-        except (OSError, EOFError) as error:  # the end of the file: the server could not fork, and has died of it
-            self._pipe.close()
-            raise SourceError(
-                f"a worker process cannot be started ({error or 'no more processes'}); give fewer --workers, or 0 to "
-                f"work in one process"
-            ) from error
-        finally:
-            theirs.close()
-
-    def __call__(self, images: list[ImageFile]) -> _Answers:
-        answers: _Answers = []
-        try:
-            self._pipe.send(images)
-            while len(answers) < len(images) and not (answers and isinstance(answers[-1], Exception)):
-                answers.append(self._pipe.recv())
-        except (EOFError, OSError):
-            answers.append(self._lost(images[len(answers)]))
-        return answers
-
-    def kill(self) -> None:
-        """End the process in the middle of whatever it does: it only reads."""
-        self._process.kill()
-
-    def close(self) -> None:
-        self._process.join()
-        self._process.close()
-        self._pipe.close()
-
-    def _lost(self, image: ImageFile) -> SourceError:
-        self._process.join()
-        code = self._process.exitcode or 0
-        name = printable(image.path)
-        if code == -signal.SIGKILL:
-            reason = f"was killed, as the system does when memory is short, with {name} in hand; {_LITTLE_MEMORY}"
-        elif code < 0:
-            how = signal.strsignal(-code) or f"signal {-code}"
-            reason = f"crashed ({how}) on {name}; move that image away and go on with --resume, and please report it"
-        else:
-            reason = f"ended with code {code}, with {name} in hand; go on with --resume"
-        return SourceError(f"a worker process {reason}", image=image.path, exitcode=code)
-
-
-@contextlib.contextmanager
-def _worker_pool(work: ImageWork, workers: int) -> Iterator[Callable[[list[ImageFile]], Future[_Answers]]]:
-    """Processes that are ready, and what hands them a handful of images. Leaving ends them at once.
-
-    For each process a thread waits, which an answer wakes, and the death of the process too.
-    """
-    context = _server_context(work)
-    idle: SimpleQueue[_Worker] = SimpleQueue()  # holds at most `workers`
-
-    def ask(images: list[ImageFile]) -> _Answers:
-        worker = idle.get()  # as many threads as workers: there is one
-        try:
-            return worker(images)
-        finally:
-            idle.put(worker)
-
-    with contextlib.ExitStack() as stack:
-        started: list[_Worker] = []
-        threads = ThreadPoolExecutor(workers, thread_name_prefix="forebay-shard")
-        try:
-            for _ in range(workers):
-                started.append(worker := _Worker(context, work))
-                stack.callback(worker.close)
-                idle.put(worker)
-            yield lambda images: threads.submit(ask, images)
-        finally:
-            for worker in started:
-                worker.kill()
-            threads.shutdown(wait=True, cancel_futures=True)
-
-
-def _server_context(work: ImageWork) -> ForkServerContext:
-    """A server that forks workers, with the modules they need imported once for all.
-
-    Ctrl-C is held back in the server and in its workers: it is for the command, which then ends them.
-    """
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__, *(["forebay.loader"] if work.check == "decode" else [])])
-    resource_tracker.ensure_running()  # the server would start it, and let signals through again
-    before = os.environ.get("PYTHONSAFEPATH")
-    held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        os.environ["PYTHONSAFEPATH"] = "1"  # else it imports what lies in the current folder, such as a checkout
-        forkserver.ensure_running()
-    finally:
-        if before is None:
-            del os.environ["PYTHONSAFEPATH"]
-        else:
-            os.environ["PYTHONSAFEPATH"] = before
-        signal.pthread_sigmask(signal.SIG_SETMASK, held)
-    return context
-
-
-def _serve(pipe: Connection, work: ImageWork) -> None:
-    """What a worker process does until the other end of the pipe is closed, by whoever asks or by its death."""
-    with contextlib.suppress(EOFError, ConnectionError):
-        while True:
-            for image in pipe.recv():
-                answer = _answer(image, work)
-                pipe.send(answer)
-                if isinstance(answer, Exception):
-                    break
-
-
-def _answer(image: ImageFile, work: ImageWork) -> CheckedImage | BadImage | Exception:
-    try:
-        return work(image)
-    except SourceError as error:
-        return error
-    except MemoryError:
-        return SourceError(f"no memory for {printable(image.path)}; {_LITTLE_MEMORY}", image=image.path)
-    except Exception as error:  # noqa: BLE001 - raised by whoever asked
-        error.add_note(traceback.format_exc())
-        return error

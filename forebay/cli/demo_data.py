@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
 
-from forebay.cli.console import error_console
+from forebay.cli.console import progress_bar
 from forebay.errors import ConfigError
 from forebay.sharding import ImageFile, ImageFolder, list_class_folders
 
@@ -72,7 +72,7 @@ def photographs_of_demo(folder: DemoFolder, *, seed: int, console: Console) -> t
         return train, validation
     shutil.rmtree(folder.photographs, ignore_errors=True)
     bars = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(TextColumn("drawing"), *bars, console=error_console, transient=True) as progress:
+    with progress_bar("drawing", *bars) as progress:
         task = progress.add_task("", total=len(CLASSES) * (DRAWN_TRAIN + DRAWN_VALIDATION))
         for path, first, count in ((train, 0, DRAWN_TRAIN), (validation, DRAWN_TRAIN, DRAWN_VALIDATION)):
             draw_folder(path, per_class=count, first=first, seed=seed, progress=lambda _: progress.advance(task))

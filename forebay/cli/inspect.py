@@ -14,7 +14,7 @@ from rich.table import Table
 
 from forebay.cli.console import console, print_json
 from forebay.cli.contact_sheet import draw_sheet, sheet_column
-from forebay.errors import SourceError
+from forebay.errors import ConfigError, SourceError
 from forebay.sharding import Column, Kind, ShardReader, StoredDataset, open_dataset
 
 __all__ = ["inspect"]
@@ -39,9 +39,11 @@ def inspect(
 
     Reads the manifest, the index, and the first samples only: a bucket of millions of shards answers at once.
 
-    `forebay inspect SHARDS --sheet first.png` also draws the first 24 pictures, upright, with their labels; those that
-    do not decode are grey, and masks are coloured by their values.
+    With `--sheet first.png` also draws the first 24 pictures, upright, with their labels. Those that do not decode are
+    grey tiles; masks are coloured by their values.
     """
+    if sheet is not None and sheet.suffix.lower() != ".png":
+        raise ConfigError(f"--sheet {sheet}: the sheet is a PNG; give a name that ends in .png")
     data = open_dataset(path)
     summary = summarise(data, rows)
     if sheet is not None:

@@ -11,16 +11,9 @@ from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    MofNCompleteColumn,
-    Progress,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
+from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, TimeRemainingColumn, TransferSpeedColumn
 
-from forebay.cli.console import console, error_console, print_json
+from forebay.cli.console import console, counted, error_console, print_json, progress_bar
 from forebay.errors import DecodeError, ManifestError, SourceError
 from forebay.sharding import Column, Kind, Problem, ShardReader, StoredDataset, open_dataset, verify_dataset
 
@@ -39,10 +32,10 @@ def verify(
 ) -> None:
     """Read a data set whole and compare every checksum; name the shards and samples that are damaged.
 
-    Exit code 1 when anything is. A damaged shard can be copied again by itself: shards are independent files.
+    Exit code 1 when there are any. A damaged shard can be copied again by itself: shards are independent files.
 
-    Checksums tell that the bytes are those that were written, not that they were pictures: `forebay verify --decode`
-    decodes each one as training will, in a thread a core. That takes as long as an epoch.
+    Checksums tell that the bytes are those that were written, not that they were pictures. With `--decode` each one is
+    decoded whole, in a thread a core; training decodes no more than its crops need, so this takes longer than an epoch.
     """
     problems: list[Problem] = []
     undecodable: list[Problem] = []
@@ -75,14 +68,14 @@ def verify(
 
 def _with_checksums(data: StoredDataset) -> list[Problem]:
     bars = (BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress("verifying", *bars, console=error_console, transient=True) as progress:
+    with progress_bar("verifying", *bars) as progress:
         task = progress.add_task("", total=data.manifest.nbytes)
         return verify_dataset(data, progress=lambda done: progress.advance(task, done))
 
 
 def _with_decoding(data: StoredDataset) -> list[Problem]:
     bars = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress("decoding", *bars, console=error_console, transient=True) as progress:
+    with progress_bar("decoding", *bars) as progress:
         task = progress.add_task("", total=data.rows)
         return list(find_undecodable(data, progress=lambda rows: progress.advance(task, rows)))
 
@@ -131,7 +124,7 @@ def _decode_row(reader: ShardReader, columns: list[Column], row: int) -> list[Pr
 
 
 def _print_report(report: dict[str, Any], problems: list[Problem], undecodable: list[Problem]) -> None:
-    path, rows, shards = escape(report["path"]), report["rows"], report["shards"]
+    path, shards = escape(report["path"]), counted(report["shards"], "shard")
     for problem in [*problems, *undecodable[:_TOLD]]:
         place = "the data set" if problem.shard is None else problem.shard
         if problem.row is not None:
@@ -139,12 +132,14 @@ def _print_report(report: dict[str, Any], problems: list[Problem], undecodable: 
         console.print(f"[red]{escape(place)}[/]: {escape(problem.reason)}", soft_wrap=True)
     if len(undecodable) > _TOLD:
         console.print(f"[red]and {len(undecodable) - _TOLD:,} more that do not decode[/]; --json lists all")
-    counts = f"{rows:,} samples in {shards:,} shard{'s' if shards != 1 else ''}"
-    if problems and not shards:
+    counts = f"{counted(report['rows'], 'sample')} in {shards}"
+    if problems and not report["shards"]:
         error_console.print(f"[bold red]{path} holds no whole data set[/]")
     elif problems:
         damaged = len({problem.shard for problem in problems})
-        error_console.print(f"[bold red]{path} is damaged[/]: {damaged} of {shards} shards; copy them again")
+        error_console.print(
+            f"[bold red]{path} is damaged[/]: {damaged} of {shards}; copy {'it' if damaged == 1 else 'them'} again"
+        )
     elif undecodable:
         console.print(f"{path} is whole: {counts}, every checksum holds")
     elif "pictures" in report:
@@ -157,5 +152,7 @@ def _print_report(report: dict[str, Any], problems: list[Problem], undecodable: 
     if undecodable:
         error_console.print(
             f"[bold red]{len(undecodable):,} of {report['pictures']:,} images and masks do not decode[/], and their "
-            'bytes are those that were written: write the data set anew without them, or train with on_error="skip"'
+            "bytes are those that were written: write the data set anew without them (`forebay shard` leaves them out "
+            'unless --check says otherwise), or train with on_error="skip"',
+            soft_wrap=True,
         )

@@ -32,6 +32,7 @@
 
 #define KEPT_NBYTES (64u << 20) /* a thread's memory above this is given back after each call */
 #define MAX_THREADS 256
+#define MAX_SCALED (1 << 20) /* pixels along a side that a window is enlarged to */
 #define MAX_SCANS 200 /* of a progressive JPEG: a hostile one has thousands, each as slow as a whole image */
 
 /* ---- what a call is about ------------------------------------------------------------------------------------------ */
@@ -199,7 +200,8 @@ static int stored_axes(const Batch *b, const Job *j, Axis *y, Axis *x) {
     if (upright_y.window < 0 || upright_y.length < 1 || upright_y.window > height - upright_y.length ||
         upright_x.window < 0 || upright_x.length < 1 || upright_x.window > width - upright_x.length ||
         upright_y.crop < 0 || upright_y.scaled < 1 || upright_y.crop > upright_y.scaled - b->height ||
-        upright_x.crop < 0 || upright_x.scaled < 1 || upright_x.crop > upright_x.scaled - b->width)
+        upright_x.crop < 0 || upright_x.scaled < 1 || upright_x.crop > upright_x.scaled - b->width ||
+        upright_y.scaled > MAX_SCALED || upright_x.scaled > MAX_SCALED)
         return 0;
     if (o == 3 || o == 4 || o == 7 || o == 8)
         mirror(&upright_y, height);
@@ -305,9 +307,10 @@ static int has_end(const u8 *p, size_t size, size_t from) {
     return 0;
 }
 
-/* Decode rows [top, bottom) and columns [left, right) of the stored picture, and narrow each row on the way. */
-static enum status decode_narrowed(Context *c, Piece piece, int top, int bottom, int left, int right, int margin,
-                                   int origin, int mirrored, size_t stride) {
+/* Decode rows [top, bottom) and columns [left, right) of the picture at 1/divisor of its stored size, and narrow each
+ * row on the way. */
+static enum status decode_narrowed(Context *c, Piece piece, int divisor, int top, int bottom, int left, int right,
+                                   int margin, int mirrored, size_t stride) {
     struct jpeg_decompress_struct *jpeg = &c->jpeg;
     u8 *volatile narrow = c->narrow.data;
     volatile int done = top;
@@ -321,10 +324,13 @@ static enum status decode_narrowed(Context *c, Piece piece, int top, int bottom,
     jpeg->out_color_space = JCS_RGB;
     jpeg->dct_method = JDCT_ISLOW;
     jpeg->do_fancy_upsampling = TRUE;
+    jpeg->scale_num = 1;
+    jpeg->scale_denom = (unsigned)divisor;
     jpeg_start_decompress(jpeg);
     if (piece.collected)
         take_over(jpeg, &c->scan);
-    int y0 = top - piece.top, y1 = bottom - piece.top, x0 = left - piece.left, x1 = right - piece.left;
+    int above = piece.top / divisor, before = piece.left / divisor; /* whole MCUs, so nothing is rounded */
+    int y0 = top - above, y1 = bottom - above, x0 = left - before, x1 = right - before;
     JDIMENSION offset = x0 > margin ? (JDIMENSION)(x0 - margin) : 0;
     JDIMENSION to = (JDIMENSION)(x1 + margin) < jpeg->output_width ? (JDIMENSION)(x1 + margin) : jpeg->output_width;
     JDIMENSION width = to - offset;
@@ -349,13 +355,23 @@ static enum status decode_narrowed(Context *c, Piece piece, int top, int bottom,
                 on_error((j_common_ptr)jpeg);
             have += got;
         }
-        /* Pixel 0 of a line is column piece.left + offset of the picture. */
+        /* Pixel 0 of a line is column before + offset of the picture. */
         across(lines, row_nbytes, have, narrow + (size_t)(done - top) * stride, stride, &c->across,
-               piece.left + (int)offset - origin, mirrored);
+               before + (int)offset - c->across.base, mirrored);
         done += have;
     }
     jpeg_abort_decompress(jpeg);
     return c->errors.warned ? CAREFUL : OK;
+}
+
+/* By how much the inverse transform may shrink the picture: 1, 2, 4 or 8, so that the filter still has two pixels or more
+ * for each output. On photographs that differs by 0.2 grey levels on average from filtering the whole, and by 2 to 4 in
+ * one pixel of a thousand. */
+static int choose_divisor(const Axis *y, const Axis *x) {
+    int divisor = 1;
+    while (divisor < 8 && y->length / (4.0 * divisor) >= y->scaled && x->length / (4.0 * divisor) >= x->scaled)
+        divisor *= 2;
+    return divisor;
 }
 
 static enum status make_one(Context *c, const Batch *b, int i) {
@@ -371,17 +387,20 @@ static enum status make_one(Context *c, const Batch *b, int i) {
     Axis y, x;
     if (!stored_axes(b, job, &y, &x))
         return CAREFUL;
-    if (!make_taps(&c->across, x.length, x.scaled, x.crop, x.out) ||
-        !make_taps(&c->down, y.length, y.scaled, y.crop, y.out))
+    int divisor = choose_divisor(&y, &x);
+    if (!make_taps(&c->across, x.window, x.length, divisor, x.scaled, x.crop, x.out) ||
+        !make_taps(&c->down, y.window, y.length, divisor, y.scaled, y.crop, y.out))
         return OUT_OF_MEMORY;
-    int top = y.window + c->down.starts[0], bottom = y.window + last_input(&c->down, y.length);
-    int left = x.window + c->across.starts[0], right = x.window + last_input(&c->across, x.length);
-    int margin_y = h.max_v > 1 ? h.max_v : 0, margin_x = h.max_h > 1 ? h.max_h : 0; /* smooth upsampling's neighbours */
-    int y0 = top > margin_y ? top - margin_y : 0, x0 = left > margin_x ? left - margin_x : 0;
-    int y1 = bottom + margin_y < h.height ? bottom + margin_y : h.height;
-    int x1 = right + margin_x < h.width ? right + margin_x : h.width;
-    if (x0 > h.width - 2 * margin_x - 1 && margin_x) /* which libjpeg does from 3 samples a row on (jdsample.c) */
-        x0 = h.width > 2 * margin_x + 1 ? h.width - 2 * margin_x - 1 : 0;
+    int top = first_input(&c->down), bottom = last_input(&c->down);
+    int left = first_input(&c->across), right = last_input(&c->across);
+    int margin = h.max_h > 1 ? h.max_h : 0; /* smooth upsampling's neighbours */
+    int room_y = h.max_v > 1 ? h.max_v * divisor : 0, room_x = margin * divisor;
+    int y0 = top * divisor > room_y ? top * divisor - room_y : 0;
+    int x0 = left * divisor > room_x ? left * divisor - room_x : 0;
+    int y1 = bottom * divisor + room_y < h.height ? bottom * divisor + room_y : h.height;
+    int x1 = right * divisor + room_x < h.width ? right * divisor + room_x : h.width;
+    if (room_x && x0 > h.width - 2 * room_x - 1) /* which libjpeg does from 3 samples a row on (jdsample.c) */
+        x0 = h.width > 2 * room_x + 1 ? h.width - 2 * room_x - 1 : 0;
     Piece piece;
     enum status status = choose_piece(c, s, job, &h, y0, y1, x0, x1, &piece);
     if (status != OK)
@@ -390,7 +409,7 @@ static enum status make_one(Context *c, const Batch *b, int i) {
     if (!reserve(&c->rows, 16 * (3 * (size_t)h.width + PAD)) ||
         !reserve(&c->narrow, stride * (size_t)(bottom - top + c->down.size)))
         return OUT_OF_MEMORY;
-    status = decode_narrowed(c, piece, top, bottom, left, right, margin_x, x.window, x.mirrored, stride);
+    status = decode_narrowed(c, piece, divisor, top, bottom, left, right, margin, x.mirrored, stride);
     if (status != OK)
         return status;
     int turned = job->orientation >= 5;

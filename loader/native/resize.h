@@ -18,18 +18,21 @@ typedef struct {
     int size; /* taps an output */
     int count;
     int precision;
+    int base;        /* the input that `starts` count from */
     int *starts;     /* of each output, first input */
     int16_t *values; /* (count, size), zero where there is no tap */
     Block block;
 } Taps;
 
-/* Taps of outputs [first, first + count) when `from` pixels become `to`: a triangle as wide as the scale, at least 1,
- * cut at the ends and normalised, then rounded to 16 bits. The precision is torch's choice, by the largest weight of all
- * outputs. */
-static int make_taps(Taps *taps, int from, int to, int first, int count) {
-    double scale = (double)from / to, largest = 0;
+/* Taps of outputs [first, first + count) when the pixels [window, window + length) become `to`, and the inputs are
+ * averages of `divisor` pixels each: a triangle as wide as the scale, at least 1, cut at the ends and normalised, then
+ * rounded to 16 bits. The precision is torch's choice, by the largest weight of all outputs. */
+static int make_taps(Taps *taps, int window, int length, int divisor, int to, int first, int count) {
+    double scale = (double)length / divisor / to, largest = 0;
     double support = scale < 1.0 ? 1.0 : scale, inverse = scale < 1.0 ? 1.0 : 1.0 / scale;
-    int widest = (int)ceil(support) * 2 + 1;
+    taps->base = window / divisor;
+    double offset = (double)(window % divisor) / divisor;
+    int from = (window + length + divisor - 1) / divisor - taps->base, widest = (int)ceil(support) * 2 + 1;
     if (widest > from)
         widest = from;
     taps->size = (widest + 3) & ~3;
@@ -43,7 +46,7 @@ static int make_taps(Taps *taps, int from, int to, int first, int count) {
     taps->values = (int16_t *)(taps->block.data + doubles + starts);
     for (int i = 0; i < to; i++) {
         int wanted = i >= first && i < first + count;
-        double centre = scale * (i + 0.5), total = 0, *w = wanted ? weights + (size_t)(i - first) * size : unused;
+        double centre = offset + scale * (i + 0.5), total = 0, *w = wanted ? weights + (size_t)(i - first) * size : unused;
         int begin = (int)(centre - support + 0.5), end = (int)(centre + support + 0.5);
         begin = begin < 0 ? 0 : begin;
         end = end > from ? from : end;
@@ -69,22 +72,25 @@ static int make_taps(Taps *taps, int from, int to, int first, int count) {
     return 1;
 }
 
-static int last_input(const Taps *taps, int from) {
+/* The first input that is needed, and the one after the last, counted from the picture's edge. */
+static int first_input(const Taps *taps) { return taps->base + taps->starts[0]; }
+
+static int last_input(const Taps *taps) {
     int end = 0;
     for (int i = 0; i < taps->count; i++) {
         int n = taps->size;
-        while (n > 0 && taps->values[(size_t)i * taps->size + n - 1] == 0)
+        while (n > 1 && taps->values[(size_t)i * taps->size + n - 1] == 0)
             n--;
         end = taps->starts[i] + n > end ? taps->starts[i] + n : end;
     }
-    return end > from ? from : end;
+    return taps->base + end;
 }
 
 /* ---- resizing ------------------------------------------------------------------------------------------------------ */
 
 static inline u8 clip(int value) { return (u8)(value < 0 ? 0 : value > 255 ? 255 : value); }
 
-/* One row of pixels to one of another width, from output `i` on. `in` begins at input `origin`; `mirror` reverses the
+/* One row of pixels to one of another width, from output `i` on. `in` begins at input `origin` of `base`; `mirror` reverses the
  * outputs. */
 static void across_plain(const u8 *in, u8 *out, const Taps *t, int origin, int mirror, int i) {
     for (; i < t->count; i++) {

@@ -31,8 +31,9 @@ struct jpeg_entropy_decoder {
 #define SYMBOL_ONLY 64
 #define END_OF_BLOCK 63 /* a run that leaves the block from anywhere */
 
-/* An entry: bits 0 to 5 how many bits it takes, 0 for a longer code; bits 8 to 13 the run of zeros; bits 16 to 31 the
- * value. With SYMBOL_ONLY the bits of the value do not fit: it takes those of the code, and the value is the symbol. */
+/* An entry: bits 0 to 5 how many bits it takes; bits 8 to 13 the run of zeros; bits 16 to 31 the value. With SYMBOL_ONLY
+ * the bits of the value do not fit: it takes those of the code, and the value is the symbol; or, of 0 bits, the code
+ * itself does not fit. */
 typedef struct {
     u8 bits[17], symbols[256]; /* that it was made of */
     int made;
@@ -52,7 +53,8 @@ static int make_table(Table *t, const JHUFF_TBL *from, int is_dc) {
     t->made = 0;
     memcpy(t->bits, from->bits, sizeof t->bits);
     memcpy(t->symbols, from->huffval, sizeof t->symbols);
-    memset(t->entries, 0, sizeof t->entries);
+    for (int k = 0; k < 1 << LOOK; k++)
+        t->entries[k] = SYMBOL_ONLY;
     uint32_t code = 0;
     int number = 0;
     for (int length = 1; length <= 16; length++, code <<= 1) {
@@ -89,16 +91,31 @@ typedef struct {
     size_t begin, end; /* in the copied bytes */
 } Segment;
 
+/* One stream of bits, and where its coefficients go. Kept in registers: no function but inlined ones takes its address. */
+typedef struct {
+    uint64_t buffer; /* the top `filled` bits are valid */
+    int filled;
+    int k; /* of the block, the next coefficient in zigzag order; 64 and more at its end */
+    const u8 *p; /* next byte to load */
+    JCOEF *block;
+    const int32_t *entries; /* of the block's AC table */
+    const Table *table;
+} Stream;
+
+typedef struct {
+    const Table *dc, *ac;
+    int component; /* of the scan */
+} Place;           /* of a block in the MCU */
+
 typedef struct {
     Block bytes, list;
-    int count;        /* segments collected */
-    int interval;     /* MCUs a segment */
-    int at, left;     /* the next segment, and the MCUs left of this one */
-    int64_t mcus;     /* of the smaller picture; a segment may end early with them */
-    const u8 *p, *end; /* of the bit buffer: next byte to load, end of the segment */
-    uint64_t buffer;  /* its top `filled` bits are valid */
-    int filled;
-    int last_dc[4];
+    int count;     /* segments collected */
+    int interval;  /* MCUs a segment */
+    int at, left;  /* the next segment, and the MCUs left of the open one */
+    Stream stream; /* of the open one */
+    const u8 *end;
+    int last_dc[MAX_COMPS_IN_SCAN];
+    Place places[D_MAX_BLOCKS_IN_MCU];
     Table tables[8]; /* four of DC, four of AC */
 } Scan;
 
@@ -172,140 +189,127 @@ static const u8 natural[128] = {
     63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63,
     63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63};
 
-typedef struct {
-    const u8 *p;
-    uint64_t buffer;
-    int filled;
-} Bits;
+/* What no single entry holds, a long code or a long value, as an entry of 64 bits: the length in bits 0 to 7, the run in
+ * bits 8 to 13, the value in the upper half. 0: there is no such code. */
+static __attribute__((noinline)) int64_t long_entry(uint64_t buffer, const Table *t, int32_t entry) {
+    int symbol = entry >> 16, length = entry & (SYMBOL_ONLY - 1);
+    if (!length) {
+        uint32_t prefix = (uint32_t)(buffer >> 48);
+        for (length = LOOK + 1; length <= 16 && prefix >= t->beyond[length]; length++)
+            ;
+        if (length > 16)
+            return 0;
+        symbol = t->symbols[((int)(prefix >> (16 - length)) + t->offset[length]) & 255];
+    }
+    int size = symbol & 15, run = symbol >> 4, value = 0;
+    if (size)
+        value = value_of((uint32_t)(buffer << length >> (64 - size)), size);
+    else if (run != 15)
+        run = END_OF_BLOCK;
+    return (int64_t)((uint64_t)(uint32_t)value << 32 | (uint64_t)run << 8 | (uint64_t)(length + size));
+}
+
+#define INLINED static inline __attribute__((always_inline))
 
 /* At least 56 bits (Giesen, "Reading bits in far too many ways", 2018, variant 4). Reads 8 bytes from p on. */
-static inline __attribute__((always_inline)) void refill(Bits *b) {
+INLINED void refill(Stream *s) {
     uint64_t next;
-    memcpy(&next, b->p, 8);
+    memcpy(&next, s->p, 8);
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
     next = __builtin_bswap64(next);
 #endif
-    b->buffer |= next >> b->filled;
-    b->p += (63 - b->filled) >> 3;
-    b->filled |= 56;
+    s->buffer |= next >> s->filled;
+    s->p += (63 - s->filled) >> 3;
+    s->filled |= 56;
 }
 
-static inline __attribute__((always_inline)) void drop(Bits *b, int count) {
-    b->buffer <<= count;
-    b->filled -= count;
-}
+INLINED int is_complete(int32_t entry) { return __builtin_expect(!(entry & SYMBOL_ONLY), 1); }
 
-static inline int is_complete(int32_t entry) { return entry && !(entry & SYMBOL_ONLY); }
-
-/* `drop` what a complete entry takes, in as short a chain as can be: the shift itself takes the lowest six bits. */
-static inline __attribute__((always_inline)) void drop_entry(Bits *b, int32_t entry) {
-    b->buffer <<= entry & 63;
-    b->filled -= (u8)entry;
-}
-
-/* The code and the value that no single entry holds. Returns the value, with the run in `run`; 0 and -1 for no code. */
-static int long_code(Bits *b, const Table *t, int32_t entry, int *run) {
-    int symbol, length;
-    if (entry) {
-        symbol = entry >> 16;
-        length = entry & (SYMBOL_ONLY - 1);
-    } else {
-        uint32_t prefix = (uint32_t)(b->buffer >> 48);
-        for (length = LOOK + 1; length <= 16 && prefix >= t->beyond[length]; length++)
-            ;
-        if (length > 16) {
-            *run = -1;
+/* Start a block, not dequantised and zero before, with its DC coefficient. 0: damaged. */
+INLINED int start_block(Stream *s, const Table *dc, const Table *ac, int *last_dc, JCOEF *block) {
+    refill(s);
+    int32_t entry = dc->entries[s->buffer >> (64 - LOOK)];
+    int value = entry >> 16, length = (u8)entry;
+    if (!is_complete(entry)) {
+        int64_t found = long_entry(s->buffer, dc, entry);
+        if (!found)
             return 0;
-        }
-        symbol = t->symbols[((int)(prefix >> (16 - length)) + t->offset[length]) & 255];
+        value = (int)(found >> 32);
+        length = (int)(found & 255);
     }
-    drop(b, length);
-    int size = symbol & 15;
-    *run = symbol >> 4;
-    if (!size) {
-        if (*run != 15)
-            *run = END_OF_BLOCK;
-        return 0;
-    }
-    int value = value_of((uint32_t)(b->buffer >> (64 - size)), size);
-    drop(b, size);
-    return value;
-}
-
-/* One block, not dequantised, in natural order; `block` is zero before. 0: damaged. */
-static inline __attribute__((always_inline)) int decode_block(Bits *b, const Table *dc, const Table *ac, int *last_dc,
-                                                              JCOEF *block) {
-    const int32_t *entries = ac->entries;
-    refill(b);
-    int32_t entry = dc->entries[b->buffer >> (64 - LOOK)];
-    int value, run;
-    if (is_complete(entry)) {
-        drop_entry(b, entry);
-        value = entry >> 16;
-    } else {
-        value = long_code(b, dc, entry, &run);
-        if (run < 0)
-            return 0;
-    }
+    s->buffer <<= length;
+    s->filled -= length;
     *last_dc = (int)((unsigned)*last_dc + (unsigned)value);
     block[0] = (JCOEF)*last_dc;
-    for (int k = 1; k < 64; k++) {
-        if (b->filled < 32) /* a code has 16 bits at most, a value 15 */
-            refill(b);
-        entry = entries[b->buffer >> (64 - LOOK)];
-        if (is_complete(entry)) {
-            drop_entry(b, entry);
-            k += entry >> 8 & 63;
-            block[natural[k]] = (JCOEF)(entry >> 16);
-        } else {
-            value = long_code(b, ac, entry, &run);
-            if (run < 0)
-                return 0;
-            k += run;
-            block[natural[k]] = (JCOEF)value;
-        }
-    }
+    s->k = 1;
+    s->block = block;
+    s->entries = ac->entries;
+    s->table = ac;
     return 1;
 }
 
-/* The next MCU of the collected segments. Whatever is damaged leaves by the error exit. */
-static inline __attribute__((always_inline)) boolean next_mcu(j_decompress_ptr jpeg, JBLOCKROW *blocks) {
+/* The next coefficient that is not zero, or the end of the block. 0: damaged. */
+INLINED int step(Stream *s) {
+    if (__builtin_expect(s->filled < 32, 0)) /* a code has 16 bits at most, a value 15 */
+        refill(s);
+    int32_t entry = s->entries[s->buffer >> (64 - LOOK)];
+    if (is_complete(entry)) {
+        s->buffer <<= entry & 63; /* which a shift does by itself: the chain from look-up to look-up stays short */
+        s->filled -= (u8)entry;
+        s->k += entry >> 8 & 63;
+        s->block[natural[s->k]] = (JCOEF)(entry >> 16);
+    } else {
+        int64_t found = long_entry(s->buffer, s->table, entry);
+        if (!found)
+            return 0;
+        s->buffer <<= found & 255;
+        s->filled -= (int)(found & 255);
+        s->k += (int)(found >> 8) & 63;
+        s->block[natural[s->k]] = (JCOEF)(found >> 32);
+    }
+    s->k++;
+    return 1;
+}
+
+/* Whether more bits were taken than the segment has. */
+INLINED int is_overrun(const Stream *s, const u8 *end) { return (s->p - end) * 8 > s->filled; }
+
+/* At the end of a segment: whether there are bytes before the marker that are no padding. */
+INLINED int has_rest(const Stream *s, const u8 *end) { return (end - s->p) * 8 + s->filled >= 8; }
+
+/* In place of libjpeg's: the next MCU of the collected segments. Whatever is damaged leaves by the error exit. */
+INLINED boolean next_mcu(j_decompress_ptr jpeg, JBLOCKROW *blocks) {
     Scan *s = jpeg->client_data;
     JCOEF unseen[DCTSIZE2]; /* of rows that are skipped */
     if (s->left == 0) {
         if (s->at == s->count)
             jpeg->err->error_exit((j_common_ptr)jpeg);
         const Segment *segment = (const Segment *)s->list.data + s->at++;
-        s->p = s->bytes.data + segment->begin;
+        s->stream = (Stream){.p = s->bytes.data + segment->begin};
         s->end = s->bytes.data + segment->end;
-        s->buffer = 0;
-        s->filled = 0;
         s->left = s->interval;
         memset(s->last_dc, 0, sizeof s->last_dc);
     }
-    Bits bits = {s->p, s->buffer, s->filled};
+    Stream stream = s->stream;
     for (int n = 0; n < jpeg->blocks_in_MCU; n++) {
-        int member = jpeg->MCU_membership[n];
-        const jpeg_component_info *component = jpeg->cur_comp_info[member];
-        const Table *dc = &s->tables[component->dc_tbl_no], *ac = &s->tables[4 + component->ac_tbl_no];
-        JCOEF *block = blocks ? blocks[n][0] : unseen;
-        if (!decode_block(&bits, dc, ac, &s->last_dc[member], block) || (bits.p - s->end) * 8 > bits.filled)
+        const Place *place = s->places + n;
+        int sound = start_block(&stream, place->dc, place->ac, &s->last_dc[place->component],
+                                blocks ? blocks[n][0] : unseen);
+        while (sound && stream.k < 64)
+            sound = step(&stream);
+        if (!sound || is_overrun(&stream, s->end))
             jpeg->err->error_exit((j_common_ptr)jpeg); /* no code, or more bits than there are */
     }
-    s->p = bits.p;
-    s->buffer = bits.buffer;
-    s->filled = bits.filled;
-    s->left--;
-    if (s->left == 0 && (s->end - bits.p) * 8 + bits.filled >= 8)
-        jpeg->err->error_exit((j_common_ptr)jpeg); /* bytes before the marker that are no padding */
+    s->stream = stream;
+    if (--s->left == 0 && has_rest(&stream, s->end))
+        jpeg->err->error_exit((j_common_ptr)jpeg);
     return TRUE;
 }
 
-/* In place of libjpeg's own. */
 static boolean decode_mcu(j_decompress_ptr jpeg, JBLOCKROW *blocks) { return next_mcu(jpeg, blocks); }
 
 #if defined(__x86_64__)
-/* The same with shifts that take any register: an eighth faster, since a coefficient is a chain of shift and look-up. */
+/* The same with shifts that take any register: a tenth faster, since a coefficient is a chain of shift and look-up. */
 __attribute__((target("bmi2"))) static boolean decode_mcu_bmi2(j_decompress_ptr jpeg, JBLOCKROW *blocks) {
     return next_mcu(jpeg, blocks);
 }
@@ -320,6 +324,11 @@ static void take_over(j_decompress_ptr jpeg, Scan *s) {
             !make_table(&s->tables[dc], jpeg->dc_huff_tbl_ptrs[dc], 1) ||
             !make_table(&s->tables[4 + ac], jpeg->ac_huff_tbl_ptrs[ac], 0))
             jpeg->err->error_exit((j_common_ptr)jpeg);
+    }
+    for (int n = 0; n < jpeg->blocks_in_MCU; n++) {
+        const jpeg_component_info *component = jpeg->cur_comp_info[jpeg->MCU_membership[n]];
+        s->places[n] = (Place){&s->tables[component->dc_tbl_no], &s->tables[4 + component->ac_tbl_no],
+                               jpeg->MCU_membership[n]};
     }
     s->at = s->left = 0;
     jpeg->client_data = s;

@@ -19,6 +19,7 @@ from forebay.errors import CacheError, ClosedError, ConfigError, ForebayError, S
 from forebay.sharding import (
     EpochOrder,
     FolderSource,
+    ReadMemory,
     ShardSpan,
     ShardWriter,
     Source,
@@ -101,7 +102,7 @@ class GatedFile:
         self._source = source
         self._path = path
 
-    def read(self, offset: int, nbytes: int) -> memoryview:
+    def read(self, offset: int, nbytes: int, memory: ReadMemory | None = None) -> memoryview:
         self._source.reading.set()
         assert self._source.gate.wait(60)
         if self._source.fails > 0:

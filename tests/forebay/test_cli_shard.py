@@ -89,7 +89,7 @@ def test_jpegs_become_addressable_with_the_same_pixels_and_other_formats_stay_as
     photos: Path, tmp_path: Path
 ) -> None:
     told = run("shard", photos, tmp_path / "out", "--check", "header", "--workers", 0)
-    assert "30 JPEGs are crop-addressable" in told.stdout
+    assert "30 JPEGs made crop-addressable" in told.stdout
     assert "Kept as they were:" in told.stdout
     assert "1: the JPEG is CMYK" in told.stdout
     images = stored(tmp_path / "out")
@@ -185,7 +185,10 @@ def test_a_write_cannot_go_on_with_another_kind_of_jpeg(began: str, photos: Path
     out = tmp_path / "out"
     columns = {"image": "image", "label": "int64", "name": "str"}
     classes = {"label": ["cats", "dogs"]}
-    with ShardWriter(out, columns, classes=classes, shard_nbytes=65536, batch_nbytes=65536) as writer:
+    settings = {"check": "header", "jpeg": began}
+    with ShardWriter(
+        out, columns, classes=classes, shard_nbytes=65536, batch_nbytes=65536, settings=settings
+    ) as writer:
         for name in names[:25]:
             image = (photos / name).read_bytes()
             if began == "addressable" and name[5:8].isdigit():
@@ -196,7 +199,7 @@ def test_a_write_cannot_go_on_with_another_kind_of_jpeg(began: str, photos: Path
     assert len(before) > 2
     arguments = ("--check", "header", "--shard-size", "64KiB", "--workers", 0, "--json")
     other = "original" if began == "addressable" else "addressable"
-    with pytest.raises(ConfigError, match=rf"cats/000.jpg is not stored .* began with --jpeg={began}; give it again"):
+    with pytest.raises(ConfigError, match=rf'jpeg was "{began}", now it is "{other}"\. Give the same'):
         run("shard", photos, out, *arguments, "--jpeg", other, "--resume")
     assert files(out) == before
     resumed = json.loads(run("shard", photos, out, *arguments, "--jpeg", began, "--resume").stdout)

@@ -168,6 +168,8 @@ def test_the_column_can_be_chosen_and_must_hold_pictures(tmp_path: Path) -> None
 def test_json_names_the_sheet_and_a_sheet_that_cannot_be_written_is_an_error(pictures: Path, tmp_path: Path) -> None:
     told = run("inspect", pictures, "--sheet", tmp_path / "a.png", "--json").stdout
     assert json.loads(told)["sheet"] == str(tmp_path / "a.png")
+    with pytest.raises(ConfigError, match=r"give a name that ends in \.png"):
+        run("inspect", pictures, "--sheet", tmp_path / "a.jpg")
     with pytest.raises(SourceError, match="cannot be written"):
         run("inspect", pictures, "--sheet", tmp_path / "nowhere" / "a.png")
 

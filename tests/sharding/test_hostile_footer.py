@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from forebay.errors import ShardCorruptError
-from forebay.sharding import Schema, ShardReader, describe_jpeg, open_dataset, sample_checksum
+from forebay.sharding import ReadMemory, Schema, ShardReader, describe_jpeg, open_dataset, sample_checksum
 from forebay.sharding.footer import FOOTER_METADATA_KEY
 from forebay.sharding.shard_layout import build_batch, lay_out_shard
 from forebay.sharding.values import encode_sample
@@ -33,7 +33,7 @@ class Memory:
         self.content = content
         self.nbytes = len(content)
 
-    def read(self, offset: int, nbytes: int) -> memoryview:
+    def read(self, offset: int, nbytes: int, memory: ReadMemory | None = None) -> memoryview:
         assert 0 <= offset <= offset + nbytes <= self.nbytes
         return memoryview(self.content)[offset : offset + nbytes]
 

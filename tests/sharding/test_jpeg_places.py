@@ -21,6 +21,7 @@ from PIL import Image
 from forebay.errors import SchemaError, ShardCorruptError, SourceError
 from forebay.sharding import (
     JpegLayout,
+    ReadMemory,
     Schema,
     ShardReader,
     ShardWriter,
@@ -86,7 +87,7 @@ class CountedFile:
         self.nbytes = len(content)
         self.reads: list[tuple[int, int]] = []
 
-    def read(self, offset: int, nbytes: int) -> memoryview:
+    def read(self, offset: int, nbytes: int, memory: ReadMemory | None = None) -> memoryview:
         if offset + nbytes > len(self.content):
             raise SourceError("cut short")
         self.reads.append((offset, nbytes))

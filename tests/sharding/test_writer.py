@@ -188,11 +188,86 @@ def test_an_exception_before_the_first_shard_leaves_nothing(tmp_path: Path) -> N
 def test_going_on_with_other_columns_or_settings_is_refused(tmp_path: Path) -> None:
     stop_after(tmp_path / "a", 18)
     before = contents(tmp_path / "a")
-    with pytest.raises(ConfigError, match="began with other columns or settings"):
+    other = "began with other columns or settings"
+    with pytest.raises(ConfigError, match=rf"{other}: settings.shard_nbytes was 2000, now it is 3000\. Give the same"):
         open_writer(tmp_path / "a", resume=True, shard_nbytes=3_000)
-    with pytest.raises(ConfigError, match="began with other columns or settings"):
+    with pytest.raises(ConfigError, match=rf'{other}: schema.columns.1.name was "label", now it is absent'):
         ShardWriter(tmp_path / "a", {"image": "image"}, shard_nbytes=2_000, batch_nbytes=700, resume=True)
     assert contents(tmp_path / "a") == before
+
+
+def test_going_on_with_other_classes_tells_a_few_of_them(tmp_path: Path) -> None:
+    def writer(classes: list[str]) -> ShardWriter:
+        return ShardWriter(tmp_path / "a", {"label": "int64"}, classes={"label": classes}, shard_nbytes=8, resume=True)
+
+    with suppress(KeyboardInterrupt), writer([f"class {number}" for number in range(1000)]) as begun:
+        begun.write({"label": 1})
+        begun.write({"label": 2})
+        raise KeyboardInterrupt
+    with pytest.raises(ConfigError) as caught:
+        writer(["a new one", *(f"class {number}" for number in range(1000))])
+    assert 'schema.columns.0.classes.0 was "class 0", now it is "a new one"' in str(caught.value)
+    assert "998 more" in str(caught.value)
+    assert len(str(caught.value)) < 600
+
+
+def write_with(settings: dict[str, str] | None, path: Path, rows: int = 20, *, resume: bool = False) -> Path:
+    with ShardWriter(path, COLUMNS, shard_nbytes=2_000, batch_nbytes=700, settings=settings, resume=resume) as writer:
+        write_rows(writer, writer.rows_done, rows)
+        if rows < 20:
+            raise KeyboardInterrupt
+    return path
+
+
+def test_what_else_shaped_the_samples_is_kept_in_the_manifest_and_not_in_the_fingerprint(tmp_path: Path) -> None:
+    ways = write_with({"quality": "90", "jpeg": "original"}, tmp_path / "a")
+    assert list(open_dataset(ways).manifest.writer.items()) == [
+        ("shard_nbytes", 2_000),
+        ("batch_nbytes", 700),
+        ("jpeg", "original"),
+        ("quality", "90"),
+    ]
+    assert open_dataset(ways).fingerprint == open_dataset(write(tmp_path / "bare")).fingerprint
+    assert contents(ways) == contents(write_with({"jpeg": "original", "quality": "90"}, tmp_path / "b"))
+    assert contents(write_with({}, tmp_path / "c")) == contents(write(tmp_path / "d"))
+
+
+@pytest.mark.parametrize(
+    ("began", "now", "told"),
+    [
+        ({"jpeg": "original"}, {"jpeg": "addressable"}, 'settings.jpeg was "original", now it is "addressable"'),
+        ({"jpeg": "original"}, None, 'settings.jpeg was "original", now it is absent'),
+        (None, {"jpeg": "original"}, 'settings.jpeg was absent, now it is "original"'),
+    ],
+)
+def test_a_write_goes_on_only_with_what_else_shaped_the_samples(
+    began: dict[str, str] | None, now: dict[str, str] | None, told: str, tmp_path: Path
+) -> None:
+    with suppress(KeyboardInterrupt):
+        write_with(began, tmp_path / "a", 12)
+    before = contents(tmp_path / "a")
+    with pytest.raises(ConfigError) as caught:
+        write_with(now, tmp_path / "a", resume=True)
+    assert told in str(caught.value)
+    assert contents(tmp_path / "a") == before
+    write_with(began, tmp_path / "a", resume=True)
+    assert contents(tmp_path / "a") == contents(write_with(began, tmp_path / "b"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"shard_nbytes": "3"}, "shard_nbytes is an argument of ShardWriter"),
+        ({"batch_nbytes": "3"}, "batch_nbytes is an argument of ShardWriter"),
+        ({"quality": 90}, "give names and values as printable str"),
+        ({"name": "\udc80"}, "give names and values as printable str"),
+        ({"two\nlines": "x"}, "give names and values as printable str"),
+    ],
+)
+def test_settings_that_cannot_be_kept_are_refused(settings: Any, words: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=words):
+        write_with(settings, tmp_path / "a")
+    assert not (tmp_path / "a").exists()
 
 
 def test_two_writers_exclude_each_other(tmp_path: Path) -> None:
