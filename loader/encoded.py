@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from forebay.sharding import JpegLayout, sub_jpeg
 
@@ -31,8 +30,3 @@ class JpegPart:
     def cut(self, window: tuple[int, int, int, int]) -> tuple[bytes, tuple[int, int]]:
         """A smaller JPEG that holds `window` (as stored), and where its first pixel lies; see `sub_jpeg`."""
         return sub_jpeg(self.header, self.bands, self.layout, self.first_row, window)
-
-
-def nbytes_of(raw: Any) -> int:
-    """Bytes of a raw value: a view, an array, a part of a JPEG."""
-    return int(getattr(raw, "nbytes", 0))

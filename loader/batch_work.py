@@ -1,0 +1,208 @@
+"""What is done to one batch on its way: read, decode, make, assemble. It knows no threads; the engine has them.
+
+A batch is filled by one thread, decoded as a whole by one, what is left of it is made by any number of them, each
+sample in its own place, and it is assembled by one.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from forebay.cache import ShardStore
+from forebay.errors import SampleError
+from forebay.loader.bad_samples import REPLACEMENT_TRIES, replacement_rows
+from forebay.loader.engine_settings import EngineSettings
+from forebay.loader.head_work import BatchHeads
+from forebay.loader.outputs import TensorSpec
+from forebay.loader.pending_batch import PendingBatch, Places
+from forebay.loader.randomness import DrawKey, generator
+from forebay.loader.readers import ReaderPool
+from forebay.loader.samples import INDEX, VALID, StageFailed, collate
+from forebay.loader.slots import SlotPool
+
+__all__ = ["BatchWork", "nbytes_of"]
+
+
+class BatchWork:
+    """The work of one pass. `close` when nobody is at work any more.
+
+    Args:
+        settings: of the pass.
+        store: opens shards; stays the caller's.
+    """
+
+    def __init__(self, settings: EngineSettings, store: ShardStore) -> None:
+        self._settings = settings
+        self._store = store
+        self._programs = settings.maker.programs
+        self._rules = settings.maker.head_rules(native=settings.native)
+        self._pool = ReaderPool(store, settings.data.schema, settings.maker.columns, in_use=settings.order.window)
+        self._slots = SlotPool(pin_memory=settings.pin_memory, idle_limit=settings.prefetch + 2)
+        names = [type(transform).__name__ for transform in settings.batch_transforms]
+        self._batch_keys = [f"{name}#{names[:k].count(name)}" for k, name in enumerate(names)]
+
+    @property
+    def read_nbytes(self) -> int:
+        """Bytes that were read so far."""
+        return self._pool.read_nbytes
+
+    def close(self) -> None:
+        """Close the shards, free the memory that nobody uses."""
+        self._pool.close()
+        self._slots.close()
+
+    def fill(self, batch: PendingBatch) -> int:
+        """Find the samples, draw their numbers, read their bytes.
+
+        Returns:
+            Bytes of memory that the batch takes.
+        """
+        s = self._settings
+        positions, batch.valid = s.grid.rank_positions(batch.number, rank=s.rank, world_size=s.world_size)
+        shards, rows = s.order.locate(positions)
+        self._store.advance(int(positions[0]))
+        batch.shards, batch.rows = shards.tolist(), rows.tolist()
+        batch.indices = s.data.shard_starts[shards] + rows
+        occurrences = np.where(batch.valid, 0, 1).astype(np.int64)
+        batch.draws = [
+            program.draw(seed=s.seed, epoch=s.epoch, indices=batch.indices, occurrences=occurrences)
+            for program in self._programs
+        ]
+        self._take_slots(batch)
+        heads = batch.heads
+        for i, (shard, row) in enumerate(zip(batch.shards, batch.rows, strict=True)):
+            raw = self._pool.read(shard, row, functools.partial(heads.rows, i) if self._rules.columns else None)
+            heads.add(i, raw)
+            batch.raw.append(raw)
+        slots_nbytes = sum(slot.nbytes for slots in batch.slots for slot in slots if slot is not None)
+        return slots_nbytes + nbytes_of(batch.raw)
+
+    def _take_slots(self, batch: PendingBatch) -> None:
+        count = len(batch.rows)
+        batch.slots = [
+            tuple(None if spec is None else self._slots.take(count, spec) for spec in program.specs)
+            for program in self._programs
+        ]
+        batch.made = [[()] * count for _ in self._programs]
+        outs: list[Tensor | None] = []
+        for head, slots in zip(self._rules.heads, batch.slots, strict=True):
+            slot = slots[0] if head is not None else None
+            if head is not None and slot is None and self._rules.native:  # a callable goes on from the head's pixels
+                slot = self._slots.take(count, TensorSpec((3, *head.size), head.dtype, channels_last=True))
+            outs.append(slot)
+        batch.heads = BatchHeads(self._rules, batch.draws, count, outs)
+
+    def decode(self, batch: PendingBatch, cancel: npt.NDArray[np.int32]) -> list[int]:
+        """Let the kernel do what it can, until `cancel[0]`; return the places that something is left to do for."""
+        count = len(batch.rows)
+        if not self._rules.native:
+            return self._left(batch, list(range(count)))
+        batch.heads.run(self._settings.threads, cancel)
+        complete = np.ones(count, np.bool_)
+        for p, program in enumerate(self._programs):
+            if program.scalar:
+                batch.made[p] = [(raw[program.columns[0]],) for raw in batch.raw if raw is not None]
+            elif program.head is not None and program.specs[0] is not None:
+                complete &= batch.heads.done(p)
+            else:
+                complete[:] = False
+        left: list[int] = np.flatnonzero(~complete).tolist()
+        return self._left(batch, left)
+
+    @staticmethod
+    def _left(batch: PendingBatch, places: list[int]) -> list[int]:
+        if places:
+            batch.pieces = [
+                tuple(None if slot is None else torch.split(slot, 1) for slot in slots) for slots in batch.slots
+            ]
+        else:
+            batch.raw = []  # the bytes are done with
+        return places
+
+    def make(self, batch: PendingBatch, i: int) -> None:
+        """Do what is left for the sample at place `i`, or fill the place.
+
+        Raises:
+            SampleError: the sample is bad, and the settings say so or no other fills its place.
+            SourceError, MemoryError: as they come.
+        """
+        raw = batch.raw[i]
+        assert raw is not None
+        batch.raw[i] = None
+        try:
+            self._make_from(raw, batch, i, batch.heads)
+        except StageFailed as failed:
+            name = self._settings.data.shard_name(batch.shards[i])
+            error = failed.at(dataset=self._settings.data.name, shard=name, row=batch.rows[i])
+            if self._settings.on_error == "raise":
+                raise error from failed.__cause__
+            self._replace(batch, i, error)
+
+    def _make_from(self, raw: dict[str, Any], batch: PendingBatch, i: int, heads: BatchHeads | None) -> None:
+        out = [tuple(None if pieces is None else pieces[i] for pieces in slots) for slots in batch.pieces]
+        for made, values in zip(batch.made, self._settings.maker.make(raw, batch.draws, i, out, heads), strict=True):
+            made[i] = values
+
+    def _replace(self, batch: PendingBatch, i: int, error: SampleError) -> None:
+        """Fill the place of a bad sample from its shard; the numbers drawn for the place stay as they are."""
+        s, shard = self._settings, batch.shards[i]
+        rows = int(s.data.shard_rows[shard])
+        for row in replacement_rows(seed=s.seed, epoch=s.epoch, index=int(batch.indices[i]), rows=rows):
+            try:
+                self._make_from(self._pool.read(shard, row), batch, i, None)
+            except StageFailed:
+                continue
+            batch.rows[i] = row
+            batch.indices[i] = s.data.shard_starts[shard] + row
+            batch.valid[i] = False
+            batch.bad[i] = error
+            return
+        raise SampleError(
+            f"{error.dataset}: shard {error.shard}: row {error.row} is bad, and so were {REPLACEMENT_TRIES} rows "
+            "drawn to fill its place: the shard is refused; write it again from its source. "
+            f"The first reason: {error.reason}",
+            dataset=error.dataset,
+            shard=error.shard,
+            row=error.row,
+            stage=error.stage,
+            reason=error.reason,
+        )
+
+    def assemble(self, batch: PendingBatch) -> dict[str, Any]:
+        """Put the outputs together, and run the batch transforms on them."""
+        s = self._settings
+        places = Places(s.data, batch)
+        outputs: dict[str, Any] = {}
+        for program, slots, made in zip(self._programs, batch.slots, batch.made, strict=True):
+            for k, name in enumerate(program.names):
+                slot = slots[k]
+                if slot is None:
+                    slot = collate(name, [values[k] for values in made], places, ragged=program.ragged[k])
+                outputs[name] = slot
+        if INDEX in s.virtual:
+            outputs[INDEX] = torch.from_numpy(batch.indices)
+        if VALID in s.virtual:
+            outputs[VALID] = torch.from_numpy(batch.valid)
+        for key, transform in zip(self._batch_keys, s.batch_transforms, strict=True):
+            rng = generator(DrawKey(s.seed, "forebay.batch", key, s.epoch), index=batch.start, occurrence=s.rank)
+            outputs = transform(outputs, rng, s.data.schema)
+        if s.pin_memory:
+            outputs = {
+                k: v.pin_memory() if isinstance(v, Tensor) and not v.is_pinned() else v for k, v in outputs.items()
+            }
+        return outputs
+
+
+def nbytes_of(value: Any) -> int:
+    """Bytes of what a batch holds: tensors, arrays, views, and lists and dicts of them."""
+    if isinstance(value, dict):
+        return sum(map(nbytes_of, value.values()))
+    if isinstance(value, list):
+        return sum(map(nbytes_of, value))
+    return int(getattr(value, "nbytes", 0))
