@@ -91,11 +91,11 @@ class BatchWork:
         ]
         batch.made = [[()] * count for _ in self._programs]
         outs: list[Tensor | None] = []
-        for head, slots in zip(self._rules.heads, batch.slots, strict=True):
-            slot = slots[0] if head is not None else None
-            if head is not None and slot is None and self._rules.native:  # a callable goes on from the head's pixels
-                slot = self._slots.take(count, TensorSpec((3, *head.size), head.dtype, channels_last=True))
-            outs.append(slot)
+        for program, head, slots in zip(self._programs, self._rules.heads, batch.slots, strict=True):
+            out = slots[0] if head is not None and program.all_head else None
+            if head is not None and out is None and self._rules.native:  # the other steps go on from the head's pixels
+                out = self._slots.take(count, TensorSpec((3, *head.size), head.dtype, channels_last=True))
+            outs.append(out)
         batch.heads = BatchHeads(self._rules, batch.draws, count, outs)
 
     def decode(self, batch: PendingBatch, cancel: npt.NDArray[np.int32]) -> list[int]:
@@ -108,7 +108,7 @@ class BatchWork:
         for p, program in enumerate(self._programs):
             if program.scalar:
                 batch.made[p] = [(raw[program.columns[0]],) for raw in batch.raw if raw is not None]
-            elif program.head is not None and program.specs[0] is not None:
+            elif program.all_head:
                 complete &= batch.heads.done(p)
             else:
                 complete[:] = False

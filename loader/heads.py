@@ -19,6 +19,9 @@ from forebay.loader.steps import Step
 
 __all__ = ["Head", "compile_head"]
 
+_LARGEST_VALUE = 8
+"""Bytes of a value in a table."""
+
 
 @dataclass(frozen=True, slots=True)
 class Head:
@@ -58,6 +61,8 @@ def compile_head(steps: Sequence[Step]) -> Head | None:
     for step in steps:
         if step.opaque or (step.resizes and any(before.pointwise for before in taken)):
             break  # to resize changed values is something else
+        if step.dtype_after(dtype).itemsize > _LARGEST_VALUE:
+            break
         taken.append(step)
         size = step.size_after(size)
         dtype = step.dtype_after(dtype)

@@ -6,6 +6,7 @@ everything works, through the libraries, at about half the speed.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -30,8 +31,8 @@ __all__ = [
 ]
 
 _missing: str | None = None
-try:
-    from forebay.loader import _kernel
+try:  # `from ... import` would tell of a circular import where there is none
+    _kernel = importlib.import_module("forebay.loader._kernel")
 except ImportError as error:
     _missing = str(error)
 
@@ -60,7 +61,7 @@ class Frame(NamedTuple):
 
 def native_version() -> str | None:
     """The library that the kernel was built with, such as "libjpeg-turbo 2.1.5"; None without a kernel."""
-    return _kernel.version() if _missing is None else None
+    return str(_kernel.version()) if _missing is None else None
 
 
 def why_not() -> str | None:

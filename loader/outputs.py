@@ -87,6 +87,8 @@ class OutputProgram:
         """Whether it makes pictures whose size only decoding tells."""
         self.head = compile_head(self._steps) if self._kinds == (Kind.IMAGE,) else None
         """The steps that a decoder can do by itself; None when there are none."""
+        self.all_head = self.head is not None and len(self.head.steps) == len(self._steps)
+        """Whether these are all."""
         self.opaque = any(step.opaque for step in self._steps)
         """Whether it calls what is not ours, and may take any time."""
         self.scalar = not self._steps and self._kinds == (Kind.SCALAR,)

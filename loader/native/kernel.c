@@ -75,7 +75,6 @@ typedef struct {
 struct error_state {
     struct jpeg_error_mgr base;
     jmp_buf escape;
-    int warned;
 };
 
 /* All that one thread needs, kept between calls: first touch of fresh memory costs more than the work in it. */
@@ -100,8 +99,8 @@ static void on_error(j_common_ptr jpeg) {
 }
 
 static void on_message(j_common_ptr jpeg, int level) {
-    if (level < 0)
-        ((struct error_state *)jpeg->err)->warned = 1;
+    if (level < 0) /* a warning: the careful decoder knows which are harmless */
+        on_error(jpeg);
 }
 
 static void on_output(j_common_ptr jpeg) { (void)jpeg; }
@@ -111,9 +110,14 @@ static void on_progress(j_common_ptr jpeg) {
         on_error(jpeg);
 }
 
-static void free_context(Context *c) {
+static void destroy_decoder(Context *c) {
     if (c->made)
         jpeg_destroy_decompress(&c->jpeg);
+    c->made = 0;
+}
+
+static void free_context(Context *c) {
+    destroy_decoder(c);
     release(&c->head);
     release(&c->scan.bytes);
     release(&c->scan.list);
@@ -125,7 +129,9 @@ static void free_context(Context *c) {
     free(c);
 }
 
+/* A new one for each image: an old one remembers tables, and would decode with them a file that has lost its own. */
 static int create_decoder(Context *c) {
+    destroy_decoder(c);
     c->jpeg.err = jpeg_std_error(&c->errors.base);
     c->errors.base.error_exit = on_error;
     c->errors.base.emit_message = on_message;
@@ -137,15 +143,6 @@ static int create_decoder(Context *c) {
     c->jpeg.progress = &c->progress;
     c->made = 1;
     return 1;
-}
-
-static Context *new_context(void) {
-    Context *c = calloc(1, sizeof *c);
-    if (c && !create_decoder(c)) {
-        free_context(c);
-        return NULL;
-    }
-    return c;
 }
 
 static size_t context_nbytes(const Context *c) {
@@ -196,6 +193,8 @@ static int stored_axes(const Batch *b, const Job *j, Axis *y, Axis *x) {
     Axis upright_y = {j->top, j->height, j->scaled_height, j->crop_top, b->height, 0};
     Axis upright_x = {j->left, j->width, j->scaled_width, j->crop_left, b->width, 0};
     int o = j->orientation, turned = o >= 5;
+    if (o < 1 || o > 8 || j->first_row < -1)
+        return 0;
     int height = turned ? j->frame_width : j->frame_height, width = turned ? j->frame_height : j->frame_width;
     if (upright_y.window < 0 || upright_y.length < 1 || upright_y.window > height - upright_y.length ||
         upright_x.window < 0 || upright_x.length < 1 || upright_x.window > width - upright_x.length ||
@@ -307,6 +306,17 @@ static int has_end(const u8 *p, size_t size, size_t from) {
     return 0;
 }
 
+/* Whether scans of a progressive JPEG are missing: decoders then smooth over the edges of blocks, and of what is cut. */
+static int lacks_scans(j_decompress_ptr jpeg) {
+    if (!jpeg->progressive_mode || !jpeg->coef_bits)
+        return 0;
+    for (int n = 0; n < jpeg->num_components; n++)
+        for (int k = 0; k < DCTSIZE2; k++)
+            if (jpeg->coef_bits[n][k])
+                return 1;
+    return 0;
+}
+
 /* Decode rows [top, bottom) and columns [left, right) of the picture at 1/divisor of its stored size, and narrow each
  * row on the way. */
 static enum status decode_narrowed(Context *c, Piece piece, int divisor, int top, int bottom, int left, int right,
@@ -314,7 +324,8 @@ static enum status decode_narrowed(Context *c, Piece piece, int divisor, int top
     struct jpeg_decompress_struct *jpeg = &c->jpeg;
     u8 *volatile narrow = c->narrow.data;
     volatile int done = top;
-    c->errors.warned = 0;
+    if (!create_decoder(c))
+        return OUT_OF_MEMORY;
     if (setjmp(c->errors.escape)) {
         jpeg_abort_decompress(jpeg);
         return CAREFUL;
@@ -329,6 +340,8 @@ static enum status decode_narrowed(Context *c, Piece piece, int divisor, int top
     jpeg_start_decompress(jpeg);
     if (piece.collected)
         take_over(jpeg, &c->scan);
+    else if (lacks_scans(jpeg))
+        on_error((j_common_ptr)jpeg);
     int above = piece.top / divisor, before = piece.left / divisor; /* whole MCUs, so nothing is rounded */
     int y0 = top - above, y1 = bottom - above, x0 = left - before, x1 = right - before;
     JDIMENSION offset = x0 > margin ? (JDIMENSION)(x0 - margin) : 0;
@@ -347,7 +360,7 @@ static enum status decode_narrowed(Context *c, Piece piece, int divisor, int top
     JSAMPROW pointers[16];
     for (int k = 0; k < 16; k++)
         pointers[k] = lines + k * row_nbytes;
-    while (done < bottom && !c->errors.warned) {
+    while (done < bottom) {
         int wanted = bottom - done < 16 ? bottom - done : 16, have = 0;
         while (have < wanted) {
             int got = (int)jpeg_read_scanlines(jpeg, pointers + have, (JDIMENSION)(wanted - have));
@@ -361,14 +374,16 @@ static enum status decode_narrowed(Context *c, Piece piece, int divisor, int top
         done += have;
     }
     jpeg_abort_decompress(jpeg);
-    return c->errors.warned ? CAREFUL : OK;
+    return OK;
 }
 
 /* By how much the inverse transform may shrink the picture: 1, 2, 4 or 8, so that the filter still has two pixels or more
  * for each output. On photographs that differs by 0.2 grey levels on average from filtering the whole, and by 2 to 4 in
- * one pixel of a thousand. */
-static int choose_divisor(const Axis *y, const Axis *x) {
+ * one pixel of a thousand. Not where colours are sampled unevenly: there it differs by four times as much. */
+static int choose_divisor(const Header *h, const Axis *y, const Axis *x) {
     int divisor = 1;
+    if (h->max_h != h->max_v || h->max_h > 2)
+        return 1;
     while (divisor < 8 && y->length / (4.0 * divisor) >= y->scaled && x->length / (4.0 * divisor) >= x->scaled)
         divisor *= 2;
     return divisor;
@@ -387,14 +402,14 @@ static enum status make_one(Context *c, const Batch *b, int i) {
     Axis y, x;
     if (!stored_axes(b, job, &y, &x))
         return CAREFUL;
-    int divisor = choose_divisor(&y, &x);
+    int divisor = choose_divisor(&h, &y, &x);
     if (!make_taps(&c->across, x.window, x.length, divisor, x.scaled, x.crop, x.out) ||
         !make_taps(&c->down, y.window, y.length, divisor, y.scaled, y.crop, y.out))
         return OUT_OF_MEMORY;
     int top = first_input(&c->down), bottom = last_input(&c->down);
     int left = first_input(&c->across), right = last_input(&c->across);
-    int margin = h.max_h > 1 ? h.max_h : 0; /* smooth upsampling's neighbours */
-    int room_y = h.max_v > 1 ? h.max_v * divisor : 0, room_x = margin * divisor;
+    int smooth = divisor == 1; /* else colours are as large as the picture, and nothing is upsampled */
+    int room_x = smooth && h.max_h > 1 ? h.max_h : 0, room_y = smooth && h.max_v > 1 ? h.max_v : 0;
     int y0 = top * divisor > room_y ? top * divisor - room_y : 0;
     int x0 = left * divisor > room_x ? left * divisor - room_x : 0;
     int y1 = bottom * divisor + room_y < h.height ? bottom * divisor + room_y : h.height;
@@ -409,7 +424,7 @@ static enum status make_one(Context *c, const Batch *b, int i) {
     if (!reserve(&c->rows, 16 * (3 * (size_t)h.width + PAD)) ||
         !reserve(&c->narrow, stride * (size_t)(bottom - top + c->down.size)))
         return OUT_OF_MEMORY;
-    status = decode_narrowed(c, piece, divisor, top, bottom, left, right, margin, x.mirrored, stride);
+    status = decode_narrowed(c, piece, divisor, top, bottom, left, right, room_x, x.mirrored, stride);
     if (status != OK)
         return status;
     int turned = job->orientation >= 5;
@@ -561,7 +576,7 @@ static PyObject *py_decode(PyObject *module, PyObject *args) {
         Context *c = idle_contexts;
         if (c)
             idle_contexts = c->below;
-        else if (!(c = new_context())) {
+        else if (!(c = calloc(1, sizeof *c))) {
             if (contexts)
                 break;
             PyErr_NoMemory();

@@ -62,14 +62,14 @@ static int make_table(Table *t, const JHUFF_TBL *from, int is_dc) {
         for (int k = 0; k < t->bits[length]; k++, code++, number++) {
             if (number > 255 || code >= 1u << length)
                 return 0;
-            if (length > LOOK)
-                continue;
             int symbol = t->symbols[number], size = symbol & 15, run = symbol >> 4, room = LOOK - length;
             if (is_dc && symbol > 15)
                 return 0;
+            if (length > LOOK)
+                continue;
             for (uint32_t rest = 0; rest < 1u << room; rest++) {
                 int32_t entry;
-                if (!is_dc && symbol == 0)
+                if (!is_dc && size == 0 && run != 15)
                     entry = END_OF_BLOCK << 8 | length;
                 else if (size <= room)
                     entry = (int32_t)((uint32_t)value_of(rest >> (room - size), size) << 16 | (uint32_t)run << 8 |
