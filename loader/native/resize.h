@@ -24,6 +24,15 @@ typedef struct {
     Block block;
 } Taps;
 
+/* How many inputs an output looks at, from `begin` on. */
+static int reach(double centre, double support, int from, int *begin) {
+    int end = (int)(centre + support + 0.5);
+    *begin = (int)(centre - support + 0.5);
+    if (*begin < 0)
+        *begin = 0;
+    return (end > from ? from : end) - *begin;
+}
+
 /* Taps of outputs [first, first + count) when the pixels [window, window + length) become `to`, and the inputs are
  * averages of `divisor` pixels each: a triangle as wide as the scale, at least 1, cut at the ends and normalised, then
  * rounded to 16 bits. The precision is torch's choice, by the largest weight of all outputs. */
@@ -32,9 +41,11 @@ static int make_taps(Taps *taps, int window, int length, int divisor, int to, in
     double support = scale < 1.0 ? 1.0 : scale, inverse = scale < 1.0 ? 1.0 : 1.0 / scale;
     taps->base = window / divisor;
     double offset = (double)(window % divisor) / divisor;
-    int from = (window + length + divisor - 1) / divisor - taps->base, widest = (int)ceil(support) * 2 + 1;
-    if (widest > from)
-        widest = from;
+    int from = (window + length + divisor - 1) / divisor - taps->base, widest = 1;
+    for (int i = 0; i < to; i++) {
+        int begin, n = reach(offset + scale * (i + 0.5), support, from, &begin);
+        widest = n > widest ? n : widest;
+    }
     taps->size = (widest + 3) & ~3;
     taps->count = count;
     size_t size = (size_t)taps->size, doubles = ((size_t)count + 1) * size * sizeof(double);
@@ -47,21 +58,21 @@ static int make_taps(Taps *taps, int window, int length, int divisor, int to, in
     for (int i = 0; i < to; i++) {
         int wanted = i >= first && i < first + count;
         double centre = offset + scale * (i + 0.5), total = 0, *w = wanted ? weights + (size_t)(i - first) * size : unused;
-        int begin = (int)(centre - support + 0.5), end = (int)(centre + support + 0.5);
-        begin = begin < 0 ? 0 : begin;
-        end = end > from ? from : end;
-        int n = end - begin > widest ? widest : end - begin;
-        for (int k = 0; k < taps->size; k++) {
+        int begin, n = reach(centre, support, from, &begin);
+        for (int k = 0; k < n; k++) {
             double x = fabs((begin + k - centre + 0.5) * inverse);
-            w[k] = k < n && x < 1.0 ? 1.0 - x : 0.0;
+            w[k] = x < 1.0 ? 1.0 - x : 0.0;
             total += w[k];
         }
-        for (int k = 0; k < taps->size; k++) {
+        for (int k = 0; k < n; k++) {
             w[k] = total != 0 ? w[k] / total : 0;
             largest = w[k] > largest ? w[k] : largest;
         }
-        if (wanted)
+        if (wanted) {
             taps->starts[i - first] = begin;
+            for (int k = n; k < taps->size; k++)
+                w[k] = 0;
+        }
     }
     int precision = 0;
     while (precision < 22 && (int)(0.5 + largest * (1 << (precision + 1))) < (1 << 15))
