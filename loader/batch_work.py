@@ -1,6 +1,6 @@
 """What is done to one batch on its way: read, decode, make, assemble. It knows no threads; the engine has them.
 
-A batch is filled by one thread, decoded as a whole by one, what is left of it is made by any number of them, each
+A batch is filled by one thread, decoded as a whole by another, what is left of it is made by any number of them, each
 sample in its own place, and it is assembled by one.
 """
 
@@ -10,7 +10,6 @@ import functools
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -19,6 +18,7 @@ from forebay.errors import SampleError
 from forebay.loader.bad_samples import REPLACEMENT_TRIES, replacement_rows
 from forebay.loader.engine_settings import EngineSettings
 from forebay.loader.head_work import BatchHeads
+from forebay.loader.kernel import Gate
 from forebay.loader.outputs import TensorSpec
 from forebay.loader.pending_batch import PendingBatch, Places
 from forebay.loader.randomness import DrawKey, generator
@@ -44,6 +44,7 @@ class BatchWork:
         self._rules = settings.maker.head_rules(native=settings.native)
         self._pool = ReaderPool(store, settings.data.schema, settings.maker.columns, in_use=settings.order.window)
         self._slots = SlotPool(pin_memory=settings.pin_memory, idle_limit=settings.prefetch + 2)
+        self._gate = Gate() if settings.native else None
         names = [type(transform).__name__ for transform in settings.batch_transforms]
         self._batch_keys = [f"{name}#{names[:k].count(name)}" for k, name in enumerate(names)]
 
@@ -98,12 +99,17 @@ class BatchWork:
             outs.append(out)
         batch.heads = BatchHeads(self._rules, batch.draws, count, outs)
 
-    def decode(self, batch: PendingBatch, cancel: npt.NDArray[np.int32]) -> list[int]:
-        """Let the kernel do what it can, until `cancel[0]`; return the places that something is left to do for."""
+    def cancel(self) -> None:
+        """Let the kernel begin nothing more."""
+        if self._gate is not None:
+            self._gate.cancel()
+
+    def decode(self, batch: PendingBatch) -> list[int]:
+        """Let the kernel do what it can; return the places that something is left to do for."""
         count = len(batch.rows)
-        if not self._rules.native:
+        if self._gate is None:
             return self._left(batch, list(range(count)))
-        batch.heads.run(self._settings.threads, cancel)
+        batch.heads.run(self._settings.threads, self._gate)
         complete = np.ones(count, np.bool_)
         for p, program in enumerate(self._programs):
             if program.scalar:

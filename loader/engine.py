@@ -1,13 +1,13 @@
 """The engine for shards: reads, decodes and collates the batches of one pass over an epoch, ahead of the training loop.
 
-    order ─ read ──(fetched)── kernel ──(work)── make × N ──(finished)── collate ──(ready)── next()
+    order ─ read ──(fetched)── kernel × 2 ──(work)── make × N ──(finished)── collate ──(ready)── next()
               └──────────────(in flight: batches and bytes, returned by collate)──────────────┘
 
-One thread reads bytes, one lets the native kernel decode whole batches into their slots with N threads of its own, N
-make in Python what the kernel leaves (other formats, callables, doubtful pictures; everything where there is no
-kernel), one puts batches back into order. Every hand-over is bounded, every error travels with its batch and is raised
-in its turn, and `close` wakes and joins everybody: it abandons the channels, closes the store (a reader that waits for
-a fetch returns), joins, then frees.
+One thread reads bytes; two in turn let the native kernel decode whole batches into their slots, with N threads of its
+own (while one waits for the GIL, the other's batch is decoded); N make in Python what the kernel leaves (other formats,
+callables, doubtful pictures; everything where there is no kernel); one puts batches back into order. Every hand-over is
+bounded, every error travels with its batch and is raised in its turn, and `close` wakes and joins everybody: it
+abandons the channels, closes the store (a reader that waits for a fetch returns), joins, then frees.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import threading
 import weakref
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 
 from forebay.cache import ShardStore
@@ -31,6 +30,9 @@ from forebay.loader.pending_batch import PendingBatch
 from forebay.loader.stats import Meter
 
 __all__ = ["CHUNK", "ShardEngine"]
+
+LANES = 2
+"""Threads that call the kernel: one whose batch is decoded, one whose batch is next."""
 
 CHUNK = 4
 """Samples that a thread makes at a time: few, so that a slow one holds up no others; one by one with callables."""
@@ -46,7 +48,7 @@ class ShardEngine:
         self._batch_work = BatchWork(settings, store)
         self._copy = DeviceCopy(settings.device) if settings.device is not None else None
         self._chunk = 1 if any(program.opaque for program in settings.maker.programs) else CHUNK
-        self._cancel = np.zeros(1, np.int32)
+        self._lanes_left = LANES
         self._in_flight: Channel[None] = Channel(capacity=settings.prefetch, capacity_nbytes=settings.prefetch_nbytes)
         self._fetched: Channel[PendingBatch] = Channel(capacity=1 << 30)
         self._work: Channel[tuple[PendingBatch, Sequence[int]]] = Channel(capacity=1 << 30)
@@ -57,11 +59,11 @@ class ShardEngine:
         self._counted_nbytes = 0
         self._closed = False
         self._sized = threading.Event()  # the size of a whole batch is known, or no longer of interest
-        self._limited = threading.Barrier(1 + 1 + settings.threads + 1)
+        self._limited = threading.Barrier(1 + LANES + settings.threads + 1)
         self._process = os.getpid()
         self._unsized = any(program.unsized for program in settings.maker.programs)
         self._threads = [threading.Thread(target=self._read, name="forebay-read")]
-        self._threads.append(threading.Thread(target=self._run_kernel, name="forebay-kernel"))
+        self._threads += [threading.Thread(target=self._run_kernel, name=f"forebay-kernel-{i}") for i in range(LANES)]
         self._threads += [
             threading.Thread(target=self._make, name=f"forebay-decode-{i}") for i in range(settings.threads)
         ]
@@ -122,7 +124,7 @@ class ShardEngine:
         self.measure(closed=True)
         with self._lock:
             first, self._closed = not self._closed, True
-        self._cancel[0] = 1
+        self._batch_work.cancel()
         self._sized.set()
         self._limited.abort()
         for channel in (self._in_flight, self._fetched, self._work, self._finished, self._ready):
@@ -192,13 +194,17 @@ class ShardEngine:
         except ChannelClosed:
             pass
         finally:
-            self._work.finish()
+            with self._lock:
+                self._lanes_left -= 1
+                last = self._lanes_left == 0
+            if last:
+                self._work.finish()
 
     def _decode(self, batch: PendingBatch) -> list[int]:
         if not self._settings.native:
-            return self._batch_work.decode(batch, self._cancel)
+            return self._batch_work.decode(batch)
         with self._meter.decode.work(0, threads=self._settings.threads):
-            left = self._batch_work.decode(batch, self._cancel)
+            left = self._batch_work.decode(batch)
         self._meter.decode.add(samples=len(batch.rows) - len(left))
         return left
 

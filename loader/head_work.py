@@ -16,7 +16,7 @@ from forebay.loader.draws import Draws
 from forebay.loader.encoded import JpegPart
 from forebay.loader.geometry import View, stored_window
 from forebay.loader.heads import Head
-from forebay.loader.kernel import NO_JOB, decode_batch, find_frame, make_job
+from forebay.loader.kernel import NO_JOB, Gate, decode_batch, find_frame, make_job
 from forebay.loader.outputs import OutputProgram
 from forebay.sharding import JpegLayout, read_header
 
@@ -132,8 +132,8 @@ class BatchHeads:
                 self._jobs[p][i] = make_job(view, orientation=turned, height=frame.height, width=frame.width)
                 self._heads[p][i] = data
 
-    def run(self, threads: int, cancel: npt.NDArray[np.int32]) -> None:
-        """Decode what can be decoded, with the GIL released; `cancel[0] = 1` makes it stop early.
+    def run(self, threads: int, gate: Gate) -> None:
+        """Decode what can be decoded, with the GIL released, after whoever went through `gate` before.
 
         Raises:
             MemoryError: a picture needs more than there is.
@@ -150,7 +150,7 @@ class BatchHeads:
                 table=head.table,
                 max_pixels=self._rules.max_pixels,
                 threads=threads,
-                cancel=cancel,
+                gate=gate,
             )
         self._heads, self._bodies, self._jobs = [], [], []
 

@@ -1,6 +1,6 @@
 """The native kernel, where it was built: many windows of JPEGs to finished pixels, by threads of its own, in one call.
 
-The C source is `_kernel.c`; `setup.py` builds it where a compiler and libjpeg-turbo's headers are. Without it
+The C source is `native/kernel.c`; `setup.py` builds it where a compiler and libjpeg-turbo's headers are. Without it
 everything works, through the libraries, at about half the speed.
 """
 
@@ -22,6 +22,7 @@ __all__ = [
     "JOB_FIELDS",
     "NO_JOB",
     "Frame",
+    "Gate",
     "decode_batch",
     "find_frame",
     "make_job",
@@ -38,7 +39,7 @@ except ImportError as error:
 
 INSTALL = (
     "install a C compiler and libjpeg-turbo's headers (Debian: apt install gcc python3-dev libjpeg62-turbo-dev), then "
-    "`pip install --force-reinstall --no-deps forebay`"
+    "`FOREBAY_NATIVE=1 pip install --force-reinstall --no-deps --no-cache-dir --no-binary forebay forebay`"
 )
 JOB_FIELDS = 13
 """int32 numbers that `make_job` gives."""
@@ -57,6 +58,21 @@ class Frame(NamedTuple):
     width: int
     has_metadata: bool
     """Whether there may be an EXIF orientation to look for."""
+
+
+class Gate:
+    """Lets one batch at a time through to the kernel. Thread-safe.
+
+    The next caller waits at it without the GIL, and begins when no picture of the batch before is left to be taken,
+    while the caller before still waits to get the GIL back: a training loop that keeps the GIL busy costs no decoding.
+    """
+
+    def __init__(self) -> None:
+        self.handle: object = _kernel.gate()
+
+    def cancel(self) -> None:
+        """Let the calls that wait or work come back soon: they take no further picture."""
+        _kernel.cancel(self.handle)
 
 
 def native_version() -> str | None:
@@ -88,7 +104,7 @@ def find_frame(data: memoryview | bytes, max_pixels: int) -> Frame | None:
 
 
 def make_job(view: View, *, orientation: int, height: int, width: int, first_row: int = WHOLE_FILE) -> tuple[int, ...]:
-    """One image's work, as `decode_batch` takes it: the fields of `Job` in `_kernel.c`.
+    """One image's work, as `decode_batch` takes it: the fields of `Job` in `native/kernel.c`.
 
     Args:
         view: of the upright picture.
@@ -110,7 +126,7 @@ def decode_batch(
     table: npt.NDArray[np.uint8] | None,
     max_pixels: int,
     threads: int,
-    cancel: npt.NDArray[np.int32] | None = None,
+    gate: Gate | None = None,
 ) -> npt.NDArray[np.bool_]:
     """Make a batch. Blocks until it is done, with the GIL released once.
 
@@ -122,7 +138,7 @@ def decode_batch(
         table: uint8 (3, 256 * itemsize): by channel, what each of 256 values becomes in memory; None keeps them.
         max_pixels: images that claim more are not done.
         threads: how many work, the caller's among them.
-        cancel: int32 (1,); when another thread makes it 1, no further image is begun.
+        gate: that the calls of one loader go through, one after the other.
 
     Returns:
         bool (n,): which images were done. The others' places hold anything; the careful decoder has the last word.
@@ -149,7 +165,7 @@ def decode_batch(
         status,
         max_pixels,
         threads,
-        cancel,
+        None if gate is None else gate.handle,
     )
     if np.any(status == _OUT_OF_MEMORY):
         raise MemoryError(f"image {int(np.argmax(status == _OUT_OF_MEMORY))} of a batch of {len(heads)}")

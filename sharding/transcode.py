@@ -51,8 +51,9 @@ def make_addressable(data: bytes | memoryview, *, segment_pixels: int | None = N
     if transcode is None:
         raise ConfigError(
             "this forebay was installed without its native parts, which transcode JPEGs; install a C compiler and "
-            "libjpeg-turbo's headers (Debian: apt install gcc libjpeg62-turbo-dev) and then forebay again "
-            "(pip install --force-reinstall --no-deps forebay), or keep the JPEGs as they are"
+            "libjpeg-turbo's headers (Debian: apt install gcc python3-dev libjpeg62-turbo-dev) and then forebay again "
+            "(FOREBAY_NATIVE=1 pip install --force-reinstall --no-deps --no-cache-dir --no-binary forebay forebay), or "
+            "keep the JPEGs as they are"
         )
     view = memoryview(data)
     try:

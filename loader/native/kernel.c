@@ -12,9 +12,10 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include <errno.h>
 #include <limits.h>
-#include <math.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -66,8 +67,8 @@ typedef struct {
     const u8 *table;          /* NULL: uint8 as it is; else 3 x 256 values of `itemsize` bytes */
     int itemsize;
     int64_t max_pixels;
-    const volatile int32_t *cancel; /* another thread makes it 1 to stop */
-    atomic_int next;
+    struct Gate *gate;        /* or NULL */
+    atomic_int next, has_left; /* the next image, and whether the gate is open again */
 } Batch;
 
 /* ---- memory that lives on ------------------------------------------------------------------------------------------ */
@@ -464,18 +465,31 @@ typedef struct {
     pthread_t thread;
 } Worker;
 
+/* Lets the batches of one loader through one after the other. The next caller waits here without the GIL, and begins
+ * while the one before waits to get it back; it begins when no image of the one before is left to be taken. */
+typedef struct Gate {
+    sem_t free;
+    atomic_int cancelled;
+} Gate;
+
 static void *work(void *argument) {
     Worker *worker = argument;
     Batch *batch = worker->batch;
+    Gate *gate = batch->gate;
     int i;
-    while (!(batch->cancel && *batch->cancel) && (i = atomic_fetch_add(&batch->next, 1)) < batch->count)
+    while (!(gate && atomic_load(&gate->cancelled)) && (i = atomic_fetch_add(&batch->next, 1)) < batch->count)
         batch->status[i] = (int32_t)make_one(worker->context, batch, i);
+    if (gate && !atomic_exchange(&batch->has_left, 1))
+        sem_post(&gate->free);
     return NULL;
 }
 
 /* Run on this thread and on as many more as can be had. Signals stay with the threads that Python knows. */
 static void run_batch(Worker *workers, int threads) {
+    Gate *gate = workers[0].batch->gate;
     sigset_t all, before;
+    while (gate && sem_wait(&gate->free) < 0 && errno == EINTR)
+        ;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int started = 1;
@@ -500,15 +514,48 @@ static int get_buffer(PyObject *object, Py_buffer *view, int flags, Py_ssize_t n
     return 1;
 }
 
+#define GATE "forebay.loader._kernel.gate"
+
+static void free_gate(PyObject *capsule) {
+    Gate *gate = PyCapsule_GetPointer(capsule, GATE);
+    sem_destroy(&gate->free);
+    free(gate);
+}
+
+static PyObject *py_gate(PyObject *module, PyObject *args) {
+    (void)module;
+    (void)args;
+    Gate *gate = calloc(1, sizeof *gate);
+    if (!gate || sem_init(&gate->free, 0, 1) < 0) {
+        free(gate);
+        return PyErr_NoMemory();
+    }
+    PyObject *capsule = PyCapsule_New(gate, GATE, free_gate);
+    if (!capsule) {
+        sem_destroy(&gate->free);
+        free(gate);
+    }
+    return capsule;
+}
+
+static PyObject *py_cancel(PyObject *module, PyObject *capsule) {
+    (void)module;
+    Gate *gate = PyCapsule_GetPointer(capsule, GATE);
+    if (!gate)
+        return NULL;
+    atomic_store(&gate->cancelled, 1);
+    Py_RETURN_NONE;
+}
+
 static PyObject *py_decode(PyObject *module, PyObject *args) {
     (void)module;
-    PyObject *heads, *bodies, *jobs_object, *out_object, *table_object, *status_object, *cancel_object;
+    PyObject *heads, *bodies, *jobs_object, *out_object, *table_object, *status_object, *gate_object;
     Batch batch = {0};
     int threads;
     long long max_pixels;
     if (!PyArg_ParseTuple(args, "OOOOiiOiOLiO", &heads, &bodies, &jobs_object, &out_object, &batch.height, &batch.width,
                           &table_object, &batch.itemsize, &status_object, &max_pixels, &threads,
-                          &cancel_object))
+                          &gate_object))
         return NULL;
     Py_ssize_t count = PySequence_Size(heads);
     if (count < 0)
@@ -524,7 +571,7 @@ static PyObject *py_decode(PyObject *module, PyObject *args) {
     if (threads > count)
         threads = count ? (int)count : 1;
     PyObject *result = NULL;
-    Py_buffer jobs = {0}, out = {0}, table = {0}, status = {0}, cancel = {0};
+    Py_buffer jobs = {0}, out = {0}, table = {0}, status = {0};
     Py_buffer *views = PyMem_Calloc(2 * (size_t)count + 1, sizeof *views);
     Source *sources = PyMem_Calloc((size_t)count + 1, sizeof *sources);
     Worker *workers = PyMem_Calloc((size_t)threads, sizeof *workers);
@@ -540,8 +587,7 @@ static PyObject *py_decode(PyObject *module, PyObject *args) {
         !get_buffer(status_object, &status, PyBUF_WRITABLE, count * (Py_ssize_t)sizeof(int32_t), "status") ||
         (table_object != Py_None &&
          !get_buffer(table_object, &table, PyBUF_SIMPLE, 768 * (Py_ssize_t)batch.itemsize, "table")) ||
-        (cancel_object != Py_None &&
-         !get_buffer(cancel_object, &cancel, PyBUF_SIMPLE, (Py_ssize_t)sizeof(int32_t), "cancel")))
+        (gate_object != Py_None && !(batch.gate = PyCapsule_GetPointer(gate_object, GATE))))
         goto done;
     if (!table.obj && batch.itemsize != 1) {
         PyErr_SetString(PyExc_ValueError, "itemsize is 1 without a table");
@@ -593,7 +639,6 @@ static PyObject *py_decode(PyObject *module, PyObject *args) {
     batch.count = (int)count;
     batch.table = table.obj ? table.buf : NULL;
     batch.max_pixels = max_pixels;
-    batch.cancel = cancel.obj ? cancel.buf : NULL;
     Py_BEGIN_ALLOW_THREADS
     run_batch(workers, contexts);
     Py_END_ALLOW_THREADS
@@ -618,8 +663,6 @@ done:
         PyBuffer_Release(&table);
     if (status.obj)
         PyBuffer_Release(&status);
-    if (cancel.obj)
-        PyBuffer_Release(&cancel);
     PyMem_Free(views);
     PyMem_Free(sources);
     PyMem_Free(workers);
@@ -670,8 +713,9 @@ static PyObject *py_vectors(PyObject *module, PyObject *args) {
 static PyMethodDef methods[] = {
     {"decode", py_decode, METH_VARARGS,
      "decode(heads, bodies, jobs, out, height, width, table, itemsize, status, max_pixels, threads, "
-     "cancel)\n\n"
-     "Make a batch; see kernel.py. Releases the GIL once."},
+     "gate)\n\nMake a batch; see kernel.py. Releases the GIL once."},
+    {"gate", py_gate, METH_NOARGS, "A gate that lets one batch at a time through."},
+    {"cancel", py_cancel, METH_O, "cancel(gate)\n\nLet what is at the gate, or through it, take no further image."},
     {"frame", py_frame, METH_VARARGS,
      "frame(data, max_pixels)\n\n(height, width, whether there is an APP1 segment) of a JPEG that `decode` takes, else "
      "None."},
@@ -684,7 +728,7 @@ static PyMethodDef methods[] = {
 
 static int fill(PyObject *module) {
     vectors = best_vectors();
-    PyObject *names = Py_BuildValue("[sssss]", "JOB_FIELDS", "decode", "frame", "use_vectors", "version");
+    PyObject *names = Py_BuildValue("[sssssss]", "JOB_FIELDS", "cancel", "decode", "frame", "gate", "use_vectors", "version");
     int failed = !names || PyModule_AddObjectRef(module, "__all__", names) < 0 ||
                  PyModule_AddIntConstant(module, "JOB_FIELDS", (long)(sizeof(Job) / sizeof(int32_t))) < 0;
     Py_XDECREF(names);

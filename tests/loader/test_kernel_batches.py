@@ -11,10 +11,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from torch import Tensor
 
-from forebay.loader.decode import MAX_PIXELS
+from forebay.loader.decode import MAX_PIXELS, decode_image
 from forebay.loader.geometry import View
-from forebay.loader.kernel import JOB_FIELDS, decode_batch, make_job
+from forebay.loader.kernel import JOB_FIELDS, Gate, decode_batch, make_job
 from forebay.sharding import read_header
 
 _kernel = pytest.importorskip("forebay.loader._kernel", reason="forebay was installed without its native parts")
@@ -142,11 +143,11 @@ def test_another_thread_can_stop_a_batch(make_jpeg: Callable[..., bytes]) -> Non
     data, count = make_jpeg(600, 800), 20_000  # half a minute or more
     jobs = np.array([make_job(View.whole(600, 800).crop((0, 0, 600, 8)), orientation=1, height=600, width=800)] * count)
     out = torch.empty((count, 600, 8, 3), dtype=torch.uint8).permute(0, 3, 1, 2)
-    cancel, called = np.zeros(1, np.int32), threading.Event()
+    gate, called = Gate(), threading.Event()
 
     def stop() -> None:
         called.wait(60)
-        cancel[0] = 1
+        gate.cancel()
 
     stopping = threading.Thread(target=stop)
     stopping.start()
@@ -159,15 +160,38 @@ def test_another_thread_can_stop_a_batch(make_jpeg: Callable[..., bytes]) -> Non
         table=None,
         max_pixels=MAX_PIXELS,
         threads=2,
-        cancel=cancel,
+        gate=gate,
     )
     stopping.join()
     assert not done.all()
     assert not done[-1], "images are begun in order"
     cancelled = decode_batch(
-        [data], [None], jobs[:1].astype(np.int32), out[:1], table=None, max_pixels=MAX_PIXELS, threads=1, cancel=cancel
+        [data], [None], jobs[:1].astype(np.int32), out[:1], table=None, max_pixels=MAX_PIXELS, threads=1, gate=gate
     )
     assert not cancelled.any()
+
+
+def test_batches_go_through_a_gate_one_after_the_other(make_jpeg: Callable[..., bytes]) -> None:
+    """Each of many callers at one gate gets all of its batch, and nobody is left waiting."""
+    data, count = make_jpeg(64, 64), 6
+    gate, pixels = Gate(), decode_image(data)
+    jobs = np.array([make_job(View.whole(64, 64), orientation=1, height=64, width=64)] * count, np.int32)
+    outs = [torch.zeros((count, 64, 64, 3), dtype=torch.uint8).permute(0, 3, 1, 2) for _ in range(24)]
+    done = []
+
+    def run(out: Tensor) -> None:
+        given = [data] * count, [None] * count, jobs, out
+        done.append(decode_batch(*given, table=None, max_pixels=MAX_PIXELS, threads=3, gate=gate).all())
+
+    callers = [threading.Thread(target=run, args=(out,)) for out in outs]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join(60)
+        assert not caller.is_alive()
+    assert done == [True] * len(outs)
+    for out in outs:
+        assert np.array_equal(out.permute(0, 2, 3, 1).numpy(), np.stack([pixels] * count))
 
 
 def call(**changed: Any) -> None:
@@ -184,7 +208,7 @@ def call(**changed: Any) -> None:
         "status": np.zeros(1, np.int32),
         "max_pixels": MAX_PIXELS,
         "threads": 1,
-        "cancel": None,
+        "gate": None,
     }
     _kernel.decode(*{**arguments, **changed}.values())
 
@@ -207,8 +231,7 @@ def call(**changed: Any) -> None:
         {"itemsize": 0},
         {"itemsize": -1},
         {"itemsize": 16, "table": np.zeros((3, 4096), np.uint8)},
-        {"cancel": np.zeros(2, np.int32)},
-        {"cancel": b""},
+        {"gate": b""},
         {"height": 0},
         {"width": -1},
         {"height": 65_536, "width": 1},
@@ -220,11 +243,11 @@ def call(**changed: Any) -> None:
         {"heads": []},
         {"heads": [b"", b""]},
     ],
-    ids=range(27),
+    ids=range(26),
 )
 def test_sizes_that_do_not_fit_are_errors(changed: dict[str, Any]) -> None:
     call()
-    with pytest.raises(ValueError, match=r"due|out of range|itemsize"):
+    with pytest.raises(ValueError, match=r"due|out of range|itemsize|PyCapsule"):
         call(**changed)
 
 

@@ -37,9 +37,10 @@ def test_pixels_are_the_same_with_the_libjpeg_that_pillow_brings(data_dir: Path)
     folders = ("photos/train", "flowers/train", "large")
     paths = [str(path) for folder in folders for path in sorted((data_dir / folder).rglob("*.[jJ][pP][gG]"))[:12]]
     told = []
-    for preload in ("", str(BUNDLED[0])):
+    before = os.environ.get("LD_PRELOAD", "")
+    for preload in (before, f"{before}:{BUNDLED[0]}".lstrip(":")):
         command = [sys.executable, "-P", "-c", DIGEST, *paths]
-        env = {**os.environ, "LD_PRELOAD": preload} if preload else None
+        env = {**os.environ, "LD_PRELOAD": preload}
         told.append(subprocess.run(command, env=env, check=True, capture_output=True, text=True).stdout.split())
     assert told[1][1] == "True"
     assert told[0][0] == told[1][0]
