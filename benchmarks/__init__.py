@@ -7,6 +7,7 @@ from forebay.benchmarks.loader import LoaderComparison, SideResult, compare
 from forebay.benchmarks.order import measure
 from forebay.benchmarks.overhead import OverheadReport, OverheadRow, measure_overhead
 from forebay.benchmarks.photographs import CLASSES, draw_folder, draw_photograph
+from forebay.benchmarks.torch_peer import has_opencv
 from forebay.benchmarks.work import LoaderWork
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "compare_decoders",
     "draw_folder",
     "draw_photograph",
+    "has_opencv",
     "measure",
     "measure_overhead",
 ]

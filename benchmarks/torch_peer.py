@@ -9,6 +9,7 @@ that most people do. Decoding into memory that is used again, and writing straig
 from __future__ import annotations
 
 import functools
+import importlib.util
 import io
 import math
 import random
@@ -37,6 +38,7 @@ __all__ = [
     "Window",
     "decode_file",
     "draw_window",
+    "has_opencv",
     "load_opencv",
     "make_pixels",
     "make_pixels_with_opencv",
@@ -152,6 +154,11 @@ def make_pixels_with_opencv(
     if not flip:
         return torch.from_numpy(cv2.resize(seen, (size, size), dst=out, interpolation=cv2.INTER_LINEAR))
     return torch.from_numpy(cv2.flip(cv2.resize(seen, (size, size), interpolation=cv2.INTER_LINEAR), 1, dst=out))
+
+
+def has_opencv() -> bool:
+    """Whether OpenCV is installed."""
+    return importlib.util.find_spec("cv2") is not None
 
 
 @functools.cache

@@ -90,8 +90,8 @@ class BadSampleLog:
         if errors and count > self.limit(seen):
             last = errors[-1]
             raise BadSampleBudgetError(
-                f"{count} of {seen} samples were bad, more than max_bad={self._max_bad} allows "
-                f"({self.limit(seen):.0f}); the last one: {last}; look at loader.stats().bad, repair the data with "
+                f"{count} of {seen} samples were bad, and {self.limit(seen):.0f} are allowed "
+                f"(max_bad={self._max_bad}); the last one: {last}; look at loader.stats().bad, repair the data with "
                 "`forebay verify` and `forebay shard`, or raise max_bad",
                 bad=count,
                 seen=seen,

@@ -24,9 +24,14 @@ from forebay.loader.pending_batch import PendingBatch, Places
 from forebay.loader.randomness import DrawKey, generator
 from forebay.loader.readers import ReaderPool
 from forebay.loader.samples import INDEX, VALID, StageFailed, collate
-from forebay.loader.slots import SlotPool
+from forebay.loader.slots import LoaderMemory
 
 __all__ = ["BatchWork", "nbytes_of"]
+
+_ADVICE = {
+    "decode": "the shard is refused; write it again from its source",
+    "transform": "mend the transform, which fails on all of them",
+}
 
 
 class BatchWork:
@@ -35,15 +40,22 @@ class BatchWork:
     Args:
         settings: of the pass.
         store: opens shards; stays the caller's.
+        memory: to read and decode into; stays the caller's.
     """
 
-    def __init__(self, settings: EngineSettings, store: ShardStore) -> None:
+    def __init__(self, settings: EngineSettings, store: ShardStore, memory: LoaderMemory) -> None:
         self._settings = settings
         self._store = store
         self._programs = settings.maker.programs
         self._rules = settings.maker.head_rules(native=settings.native)
-        self._pool = ReaderPool(store, settings.data.schema, settings.maker.columns, in_use=settings.order.window)
-        self._slots = SlotPool(pin_memory=settings.pin_memory, idle_limit=settings.prefetch + 2)
+        self._slots = memory.slots
+        self._pool = ReaderPool(
+            store,
+            settings.data.schema,
+            settings.maker.columns,
+            blocks=memory.reads,
+            in_use=settings.order.window,
+        )
         self._gate = Gate() if settings.native else None
         names = [type(transform).__name__ for transform in settings.batch_transforms]
         self._batch_keys = [f"{name}#{names[:k].count(name)}" for k, name in enumerate(names)]
@@ -54,9 +66,8 @@ class BatchWork:
         return self._pool.read_nbytes
 
     def close(self) -> None:
-        """Close the shards, free the memory that nobody uses."""
+        """Close the shards."""
         self._pool.close()
-        self._slots.close()
 
     def fill(self, batch: PendingBatch) -> int:
         """Find the samples, draw their numbers, read their bytes.
@@ -143,12 +154,18 @@ class BatchWork:
         batch.raw[i] = None
         try:
             self._make_from(raw, batch, i, batch.heads)
+        except MemoryError as lack:
+            lack.add_note(f"{self._place(batch, i)}: lower num_workers, prefetch_factor or the size of a batch")
+            raise
         except StageFailed as failed:
             name = self._settings.data.shard_name(batch.shards[i])
             error = failed.at(dataset=self._settings.data.name, shard=name, row=batch.rows[i])
             if self._settings.on_error == "raise":
                 raise error from failed.__cause__
             self._replace(batch, i, error)
+
+    def _place(self, batch: PendingBatch, i: int) -> str:
+        return f"{self._settings.data.name}: {Places(self._settings.data, batch)[i]}"
 
     def _make_from(self, raw: dict[str, Any], batch: PendingBatch, i: int, heads: BatchHeads | None) -> None:
         out = [tuple(None if pieces is None else pieces[i] for pieces in slots) for slots in batch.pieces]
@@ -171,7 +188,7 @@ class BatchWork:
             return
         raise SampleError(
             f"{error.dataset}: shard {error.shard}: row {error.row} is bad, and so were {REPLACEMENT_TRIES} rows "
-            "drawn to fill its place: the shard is refused; write it again from its source. "
+            f"drawn to fill its place: {_ADVICE[error.stage]}. "
             f"The first reason: {error.reason}",
             dataset=error.dataset,
             shard=error.shard,

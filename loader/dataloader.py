@@ -218,6 +218,14 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     def __iter__(self) -> Any:
         return super().__iter__() if self._shards is None else self._shards.begin()
 
+    def __getstate__(self) -> Any:
+        if self._shards is not None:
+            raise TypeError(
+                "a DataLoader of shards does not go to another process: it has threads and open files; pass the "
+                "ShardDataset, which does, and make the loader there; state_dict() tells where it stands"
+            )
+        return super().__getstate__()
+
     def __len__(self) -> int:
         return super().__len__() if self._shards is None else len(self._shards)
 

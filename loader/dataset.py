@@ -59,6 +59,8 @@ class ShardDataset(Dataset[dict[str, Any]]):
     ) -> None:
         if orientation not in ("apply", "ignore"):
             raise ConfigError(f'orientation={orientation!r}; give "apply" or "ignore"')
+        if path is None:
+            raise ConfigError("ShardDataset(None): give the folder of a data set")
         if max_pixels <= 0:
             raise ConfigError(f"max_pixels={max_pixels}; give a positive number of pixels, by default {MAX_PIXELS}")
         if isinstance(columns, str):

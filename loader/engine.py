@@ -21,12 +21,14 @@ from collections.abc import Sequence
 import torch
 
 from forebay.cache import ShardStore
+from forebay.errors import ClosedError, ConfigError
 from forebay.loader.batch_work import BatchWork, nbytes_of
 from forebay.loader.channel import Channel, ChannelClosed, ChannelEnd
 from forebay.loader.collector import collecting_garbage, in_another_thread
 from forebay.loader.device import DeviceCopy
 from forebay.loader.engine_settings import Delivery, EngineSettings
 from forebay.loader.pending_batch import PendingBatch
+from forebay.loader.slots import LoaderMemory
 from forebay.loader.stats import Meter
 
 __all__ = ["CHUNK", "ShardEngine"]
@@ -41,11 +43,11 @@ CHUNK = 4
 class ShardEngine:
     """One pass. Started by the constructor; `next` from one thread, `close` from any, any number of times."""
 
-    def __init__(self, settings: EngineSettings, store: ShardStore, meter: Meter) -> None:
+    def __init__(self, settings: EngineSettings, store: ShardStore, meter: Meter, memory: LoaderMemory) -> None:
         self._settings = settings
         self._store = store
         self._meter = meter
-        self._batch_work = BatchWork(settings, store)
+        self._batch_work = BatchWork(settings, store, memory)
         self._copy = DeviceCopy(settings.device) if settings.device is not None else None
         self._chunk = 1 if any(program.opaque for program in settings.maker.programs) else CHUNK
         self._lanes_left = LANES
@@ -82,7 +84,13 @@ class ShardEngine:
             for thread in self._threads:
                 thread.start()
             self._limited.wait()
-        except BaseException:  # no more threads to be had, or Ctrl-C
+        except RuntimeError as error:
+            self._close()
+            raise ConfigError(
+                f"the loader's {len(self._threads)} threads cannot be started ({error}): lower num_workers "
+                f"({self._settings.threads}), or raise the limits of processes and memory (ulimit -u, ulimit -v)"
+            ) from error
+        except BaseException:  # Ctrl-C
             self._close()
             raise
         finally:
@@ -99,8 +107,14 @@ class ShardEngine:
         Raises:
             ChannelEnd: there is none.
             TimeoutError: none came within `timeout_s` seconds.
+            ClosedError: this is a forked child, and the threads are the parent's.
             BaseException: what went wrong with this batch.
         """
+        if os.getpid() != self._process:
+            raise ClosedError(
+                f"this iterator belongs to process {self._process}, and its threads with it; in the forked process "
+                f"{os.getpid()} begin another: iter(loader)"
+            )
         delivery = self._ready.get(timeout_s)
         self._in_flight.get()  # its room: until now it counted as made ahead
         if self._copy is not None and delivery.copied is not None:

@@ -133,11 +133,7 @@ class BatchHeads:
                 self._heads[p][i] = data
 
     def run(self, threads: int, gate: Gate) -> None:
-        """Decode what can be decoded, with the GIL released, after whoever went through `gate` before.
-
-        Raises:
-            MemoryError: a picture needs more than there is.
-        """
+        """Decode what can be decoded, with the GIL released, after whoever went through `gate` before."""
         for p, out in enumerate(self._outs):
             head = self._rules.heads[p]
             if out is None or head is None or not any(view is not None for view in self._views[p]):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from forebay.sharding import Kind, Schema
 __all__ = ["BatchTransform", "CutMix", "MixUp"]
 
 
+@runtime_checkable
 class BatchTransform(Protocol):
     """Acts on a batch of this rank, with a generator keyed by (seed, epoch, batch, rank)."""
 
@@ -68,7 +69,13 @@ class _Mixing:
         label = self._tensor(batch, self.label)
         if label.ndim == 2:  # mixed before
             return label
-        return torch.nn.functional.one_hot(label.long(), self._classes(schema)).to(torch.float32)
+        classes = self._classes(schema)
+        if len(label) and not 0 <= int(label.min()) <= int(label.max()) < classes:
+            raise ConfigError(
+                f"{type(self).__name__}: {self.label!r} has labels from {int(label.min())} to {int(label.max())}, and "
+                f"num_classes={classes}; give num_classes={int(label.max()) + 1} or more, and no label below 0"
+            )
+        return torch.nn.functional.one_hot(label.long(), classes).to(torch.float32)
 
     def _tensor(self, batch: Mapping[str, Any], name: str) -> Tensor:
         value = batch.get(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import resource
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -10,7 +11,7 @@ from typing import Any
 
 from forebay.cache import ShardStore
 from forebay.loader.encoded import JpegPart
-from forebay.sharding import JpegLayout, Kind, ReadMemory, Schema, ShardReader
+from forebay.sharding import BlockPool, JpegLayout, Kind, ReadMemory, Schema, ShardReader
 
 __all__ = ["OPEN_SHARDS", "ReaderPool"]
 
@@ -26,19 +27,29 @@ class ReaderPool:
         store: opens shards; stays the caller's.
         schema: of the data set.
         columns: those to read.
+        blocks: memory to read into, kept by the caller for later; the pool's own when None.
         in_use: shards that are read in turn: the window of the shuffle. A few more are kept open, not many, because a
             shard that the cache has evicted occupies its disk until it is closed.
     """
 
-    def __init__(self, store: ShardStore, schema: Schema, columns: Sequence[str], *, in_use: int = OPEN_SHARDS) -> None:
-        self._limit = min(in_use + 2, OPEN_SHARDS)
+    def __init__(
+        self,
+        store: ShardStore,
+        schema: Schema,
+        columns: Sequence[str],
+        *,
+        blocks: BlockPool | None = None,
+        in_use: int = OPEN_SHARDS,
+    ) -> None:
+        allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._limit = max(1, min(in_use + 2, OPEN_SHARDS, allowed // 4))
         self.read_nbytes = 0
         """Bytes of placed columns that were read. May be looked at while a read waits for its shard."""
         self._store = store
         self._scalar = {name: schema[name].kind is Kind.SCALAR for name in columns}
         self._image = {name: schema[name].kind is Kind.IMAGE for name in columns}
         self._tensor = {name: schema[name].kind is Kind.TENSOR for name in columns}
-        self._memory = ReadMemory()
+        self._memory = ReadMemory(blocks)
         self._open: OrderedDict[int, ShardReader] = OrderedDict()
         self._lock = threading.Lock()
 

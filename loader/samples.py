@@ -123,9 +123,12 @@ class SampleMaker:
                 outputs.append(program.apply(tuple(decoded[name] for name in program.columns), drawn, i, slot))
         except (SourceError, MemoryError):
             raise
+        except RuntimeError as error:
+            if _is_out_of_memory(error):
+                raise MemoryError(str(error)) from error
+            raise _stage_failed(stage, error) from error
         except Exception as error:  # what a decoder or the user's transform raises is the sample's fault
-            error.add_note(f"forebay stage: {stage}")
-            raise StageFailed(stage) from error
+            raise _stage_failed(stage, error) from error
         return outputs
 
     def _decode_window(self, part: JpegPart, view: View, slot: tuple[Tensor | None, ...]) -> Pixels:
@@ -159,6 +162,16 @@ class SampleMaker:
                 return json.loads(bytes(raw))
             case _:
                 return raw
+
+
+def _is_out_of_memory(error: RuntimeError) -> bool:
+    """Whether torch has no memory: of its own class on a device, by its message on the CPU."""
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+def _stage_failed(stage: str, error: Exception) -> StageFailed:
+    error.add_note(f"forebay stage: {stage}")
+    return StageFailed(stage)
 
 
 class StageFailed(Exception):

@@ -14,6 +14,7 @@ from forebay.loader.transforms import BatchTransform
 
 __all__ = ["PREFETCH_NBYTES", "ShardLoaderSettings", "whole_number"]
 
+MOST_THREADS = 1024
 PREFETCH_NBYTES = 2 << 30
 """Bytes that batches made ahead may take: 50 batches of 256 float32 images of 224 pixels."""
 
@@ -75,6 +76,16 @@ class ShardLoaderSettings:
             raise ConfigError(
                 f"num_workers={self.threads}; give a number of decode threads, or 0 for this process's share"
             )
+        if self.threads > MOST_THREADS:
+            raise ConfigError(
+                f"num_workers={self.threads}; give at most {MOST_THREADS}, best as many as there are cores"
+            )
+        for transform in self.batch_transforms:
+            if not isinstance(transform, BatchTransform):
+                raise ConfigError(
+                    f"batch_transforms: {transform!r} is none; give T.MixUp, T.CutMix, or an object of your own with "
+                    "`check(schema)` and `__call__(batch, rng, schema)`, as forebay.transforms.BatchTransform says"
+                )
         if self.prefetch is not None and self.prefetch < 1:
             raise ConfigError(f"prefetch_factor={self.prefetch}; give at least 1 batch ahead, or None for 2")
         if self.prefetch_nbytes <= 0:

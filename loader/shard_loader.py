@@ -21,6 +21,7 @@ from forebay.loader.kernel import native_version, why_not
 from forebay.loader.ranks import Ranks, agree, thread_share
 from forebay.loader.settings import ShardLoaderSettings, whole_number
 from forebay.loader.shard_iterator import Pass, ShardIterator
+from forebay.loader.slots import LoaderMemory
 from forebay.loader.state import STATE_VERSION, LoaderState
 from forebay.loader.stats import LoaderStats, Meter
 from forebay.sharding import EpochOrder, default_window
@@ -35,6 +36,8 @@ class ShardLoader:
         self._dataset = dataset
         self._settings = settings
         self._device = resolve_device(settings.device)
+        self._pin_memory = (settings.pin_memory or self._device is not None) and torch.cuda.is_available()
+        self._memory = self._new_memory()
         self._native = settings.decode != "library" and native_version() is not None
         if settings.rank is not None or settings.world_size is not None:
             self._ranks()
@@ -51,6 +54,9 @@ class ShardLoader:
             transform.check(dataset.schema)
         self._check_not_empty(settings.global_batch_size or settings.batch_size or 1)
         self.reset_stats()
+
+    def _new_memory(self) -> LoaderMemory:
+        return LoaderMemory(pin_memory=self._pin_memory, batches=(self._settings.prefetch or 2) + 2)
 
     def _check_not_empty(self, global_batch_size: int) -> None:
         if self._settings.drop_last and 0 < len(self._dataset) < global_batch_size:
@@ -122,12 +128,12 @@ class ShardLoader:
             prefetch_nbytes=s.prefetch_nbytes,
             on_error=s.on_error,
             batch_transforms=s.batch_transforms,
-            pin_memory=(s.pin_memory or self._device is not None) and torch.cuda.is_available(),
+            pin_memory=self._pin_memory,
             device=self._device,
         )
         store = self._dataset.open_store()
         try:
-            engine = ShardEngine(settings, store, self._meter)
+            engine = ShardEngine(settings, store, self._meter, self._memory)
         except BaseException:
             store.close()
             raise
@@ -185,9 +191,11 @@ class ShardLoader:
         self._agreed = False  # the ranks may have been told different ones
 
     def close(self) -> None:
-        """Close every pass that is still open."""
+        """Close every pass that is still open, and free its memory."""
         for engine in list(self._engines):
             engine.close()
+        self._memory.close()
+        self._memory = self._new_memory()
 
     # -- state -------------------------------------------------------------------------------------------------------
 

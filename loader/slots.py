@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from forebay.loader.outputs import TensorSpec
-from forebay.sharding import BlockPool
+from forebay.sharding import IDLE_READ_BLOCKS, BlockPool
 
-__all__ = ["SlotPool"]
+__all__ = ["LoaderMemory", "SlotPool"]
 
 
 class SlotPool:
@@ -45,3 +45,21 @@ class SlotPool:
     def close(self) -> None:
         """Free the idle blocks; those that the user still holds are freed when the user lets go."""
         self._blocks.close()
+
+
+class LoaderMemory:
+    """What the passes of one loader work in, kept from one to the next. Thread-safe.
+
+    Args:
+        pin_memory: batches lie in pinned memory.
+        batches: that are kept while nobody uses them.
+    """
+
+    def __init__(self, *, pin_memory: bool, batches: int) -> None:
+        self.slots = SlotPool(pin_memory=pin_memory, idle_limit=batches)
+        self.reads = BlockPool(IDLE_READ_BLOCKS)
+
+    def close(self) -> None:
+        """Free what nobody uses, and the rest when it comes home."""
+        self.slots.close()
+        self.reads.close()

@@ -37,6 +37,8 @@ __all__ = [
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 Size = int | tuple[int, int]
+LONGEST_SIDE = (1 << 16) - 1
+"""As many pixels as a side of a JPEG may have."""
 
 
 def _square(name: str, size: Any) -> tuple[int, int]:
@@ -44,6 +46,8 @@ def _square(name: str, size: Any) -> tuple[int, int]:
     pair = (size, size) if isinstance(size, int) and not isinstance(size, bool) else size
     if not (isinstance(pair, Sequence) and len(pair) == 2 and all(type(side) is int and side > 0 for side in pair)):
         raise ConfigError(f"{name}: size={size!r}; give pixels, as one int or (height, width)")
+    if max(pair) > LONGEST_SIDE:
+        raise ConfigError(f"{name}: size={size!r}; give at most {LONGEST_SIDE} pixels a side")
     return pair[0], pair[1]
 
 

@@ -9,7 +9,7 @@ from forebay.sharding.addressable import (
     describe_jpeg,
     sub_jpeg,
 )
-from forebay.sharding.blocks import BlockPool, ReadMemory
+from forebay.sharding.blocks import IDLE_READ_BLOCKS, BlockPool, ReadMemory
 from forebay.sharding.checksum import READ_NBYTES, sample_checksum, shard_checksum
 from forebay.sharding.image_folder import (
     ImageFile,
@@ -31,6 +31,7 @@ from forebay.sharding.writer import ShardWriter
 
 __all__ = [
     "BAND_NBYTES",
+    "IDLE_READ_BLOCKS",
     "READ_NBYTES",
     "BlockPool",
     "Column",

@@ -12,9 +12,11 @@ import weakref
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Block", "BlockPool", "ReadMemory"]
+__all__ = ["IDLE_READ_BLOCKS", "Block", "BlockPool", "ReadMemory"]
 
 Block = npt.NDArray[np.uint8]
+IDLE_READ_BLOCKS = 16
+"""Blocks of 4 MiB that are kept for reads: as much as a batch of large pictures."""
 
 
 class BlockPool:
@@ -82,13 +84,16 @@ class ReadMemory:
     """Memory for many reads of some 100 kB, one after the other from reused blocks. One thread at a time.
 
     A view keeps the whole block that it lies in: give it only to readers that let go of what they read.
+
+    Args:
+        blocks: where they come from, for as long as it likes; a pool of its own when None.
     """
 
     _BLOCK_NBYTES = 4 << 20
     _LARGEST_NBYTES = 1 << 20
 
-    def __init__(self) -> None:
-        self._blocks = BlockPool(idle_limit=16)
+    def __init__(self, blocks: BlockPool | None = None) -> None:
+        self._blocks = BlockPool(IDLE_READ_BLOCKS) if blocks is None else blocks
         self._block = memoryview(bytearray())
 
     def take(self, nbytes: int) -> memoryview:
@@ -101,6 +106,5 @@ class ReadMemory:
         return taken
 
     def close(self) -> None:
-        """Free what nobody uses."""
+        """Let go of the block in use."""
         self._block = memoryview(bytearray())
-        self._blocks.close()

@@ -161,6 +161,9 @@ class MappedFile:
 
 def _source_error(name: str, verb: str, error: OSError | ValueError | OverflowError) -> SourceError:
     reason = (isinstance(error, OSError) and error.strerror) or str(error)
-    advice = {errno.ENOENT: "", errno.EIO: "; the disk has a bad sector: restore the file from another copy"}
+    advice = {
+        errno.EIO: "; the disk has a bad sector: restore the file from another copy",
+        errno.EMFILE: "; raise the limit of open files (ulimit -n), or mix fewer shards: window=",
+    }
     code = error.errno if isinstance(error, OSError) else None
     return SourceError(f"{name} cannot be {verb}: {reason}{advice.get(code or 0, '')}", path=name, code=code)

@@ -30,7 +30,10 @@ Images = Annotated[
     int | None,
     typer.Option(min=1, help="Images a pass: a random choice, or all repeated; by default 2048, fewer large ones."),
 ]
-OpenCV = Annotated[bool, typer.Option(help="Also measure OpenCV's resize, which is not antialiased.")]
+OpenCV = Annotated[
+    bool | None,
+    typer.Option(help="Also measure OpenCV's resize, which is not antialiased; by default where it is installed."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 
 
@@ -44,7 +47,7 @@ def bench_loader(
     rounds: Rounds = 5,
     images: Images = None,
     normalize: Annotated[bool, typer.Option("--normalize", help="Give normalised float32 instead of uint8.")] = False,
-    opencv: OpenCV = True,
+    opencv: OpenCV = None,
     pillow: Annotated[bool, typer.Option(help="Also measure torch's DataLoader with Pillow, as most run it.")] = True,
     addressable: Annotated[
         bool, typer.Option(help="Also measure this loader on crop-addressable JPEGs, as `forebay shard` writes them.")
@@ -67,7 +70,7 @@ def bench_loader(
             threads=threads,
             workers=workers,
             rounds=rounds,
-            opencv=opencv,
+            opencv=_with_opencv(opencv),
             pillow=pillow,
             addressable=addressable,
             progress=lambda name: status.update(f"measuring: {name}"),
@@ -87,7 +90,7 @@ def bench_decode(
     threads: Threads = 1,
     rounds: Rounds = 5,
     images: Images = None,
-    opencv: OpenCV = True,
+    opencv: OpenCV = None,
     json: Json = False,
 ) -> None:
     """Compare ways to decode, without a loader: JPEGs in memory, windows drawn beforehand.
@@ -103,7 +106,7 @@ def bench_decode(
             work,
             threads=threads,
             rounds=rounds,
-            opencv=opencv,
+            opencv=_with_opencv(opencv),
             progress=lambda name: status.update(f"measuring: {name}"),
         )
     if json:
@@ -144,6 +147,14 @@ def bench_overhead(
     else:
         console.print(_overhead_table(report))
         console.print(_overhead_caption(report), style="dim")
+
+
+def _with_opencv(wanted: bool | None) -> bool:
+    from forebay.benchmarks import has_opencv
+
+    if wanted is None and not has_opencv():
+        error_console.print("OpenCV's side is left out: pip install opencv-python-headless", style="dim")
+    return has_opencv() if wanted is None else wanted
 
 
 @bench_app.command("order")

@@ -63,7 +63,9 @@ def shard(
         ),
     ] = None,
     shard_size: Annotated[str, typer.Option(help="Size at which a shard is closed, such as 200MB.")] = "64MiB",
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with a write that was stopped.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with a write that was stopped; what it stored is kept as it is.")
+    ] = False,
     check: Annotated[
         Check,
         typer.Option(

@@ -79,12 +79,13 @@ def _print_jpegs(jpeg: dict[str, Any]) -> None:
     if jpeg["addressable"]:
         sizes = f"{human_size(jpeg['nbytes_before'])} became {human_size(jpeg['nbytes_after'])}"
         console.print(
-            f"{counted(jpeg['addressable'], 'JPEG')} made crop-addressable: {sizes} ({jpeg['growth_percent']:+.1f} %)",
+            f"{counted(jpeg['addressable'], 'JPEG')} made crop-addressable by this command: {sizes} "
+            f"({jpeg['growth_percent']:+.1f} %)",
             soft_wrap=True,
         )
     kept = list(jpeg["kept"].items())
     if kept:
-        console.print("Kept as they were:")
+        console.print("Kept as they were, by this command:")
         for reason, count in kept[:_REASONS_TOLD]:
             console.print(f"  {count:,}: {escape(reason)}", soft_wrap=True)
         if rest := sum(count for _, count in kept[_REASONS_TOLD:]):

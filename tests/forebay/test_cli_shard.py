@@ -90,7 +90,7 @@ def test_jpegs_become_addressable_with_the_same_pixels_and_other_formats_stay_as
 ) -> None:
     told = run("shard", photos, tmp_path / "out", "--check", "header", "--workers", 0)
     assert "30 JPEGs made crop-addressable" in told.stdout
-    assert "Kept as they were:" in told.stdout
+    assert "Kept as they were, by this command:" in told.stdout
     assert "1: the JPEG is CMYK" in told.stdout
     images = stored(tmp_path / "out")
     assert len(images) == 33

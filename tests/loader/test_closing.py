@@ -14,7 +14,7 @@ import pytest
 from forebay import DataLoader, ShardDataset
 from forebay import transforms as T
 from forebay.cache import InPlaceStore
-from forebay.errors import ClosedError, StallError
+from forebay.errors import ClosedError, ConfigError, StallError
 from forebay.sharding import ShardReader, StoredDataset
 
 TRANSFORMS = {"image": [T.RandomResizedCrop(16)]}
@@ -228,7 +228,7 @@ def test_when_no_more_threads_can_be_had_those_that_started_end(
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    with pytest.raises(RuntimeError, match="can't start new thread"):
+    with pytest.raises(ConfigError, match=r"can.t start new thread.*lower num_workers \(4\)"):
         iter(loader(pictures, num_workers=4))
     assert our_threads() == []
 
