@@ -172,7 +172,7 @@ def advise(facts: dict[str, Any]) -> list[str]:
     native, cuda = facts["native"], facts["cuda"]
     if native["why_not"]:
         advice.append(
-            "JPEGs are decoded at about half the speed, 1.5 to 2.3 times slower by `forebay bench decode`: "
+            "JPEGs are decoded at about half the speed, 1.9 to 2.3 times slower by `forebay bench decode`: "
             f"{native['why_not']}"
         )
     if not native["transcode"]:
