@@ -6,6 +6,7 @@ lifetimes, not what the bytes mean.
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 
@@ -35,6 +36,11 @@ class BlockPool:
         self._lent: dict[int, weakref.ref[Block]] = {}
         self._closed = False
         # Re-entrant: a block can come home from the garbage collector while this thread holds the lock.
+        self._lock = threading.RLock()
+        _pools.add(self)
+
+    def renew_lock(self) -> None:
+        """In a forked child: a thread that held the lock stayed in the parent."""
         self._lock = threading.RLock()
 
     def lease(self, nbytes: int) -> Block:
@@ -72,6 +78,17 @@ class BlockPool:
         with self._lock:
             self._closed = True
             self._idle.clear()
+
+
+_pools: weakref.WeakSet[BlockPool] = weakref.WeakSet()
+
+
+def _renew_locks() -> None:
+    for pool in list(_pools):
+        pool.renew_lock()
+
+
+os.register_at_fork(after_in_child=_renew_locks)
 
 
 def _aligned(nbytes: int) -> Block:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import signal
+import threading
 from pathlib import Path
 
 from hypothesis import given
@@ -37,6 +41,37 @@ def test_a_block_is_used_again_after_its_last_view() -> None:
     part.release()
     del part
     assert address in {pool.lease(1000).ctypes.data for _ in range(3)}
+
+
+def test_a_forked_child_does_not_wait_for_a_thread_of_its_parent() -> None:
+    """Blocks are lent and come home in a child that was forked while a thread of the parent was at it."""
+    pool = BlockPool(idle_limit=2)
+    lent = [pool.lease(100)]
+    held, over = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with pool._lock:
+            held.set()
+            over.wait(60)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait(60)
+    here, there = multiprocessing.Pipe(duplex=False)
+    child = os.fork()
+    if child == 0:
+        lent.clear()
+        there.send(len(pool.lease(100)))
+        os._exit(0)
+    over.set()
+    holder.join()
+    answered = here.poll(60)
+    if not answered:
+        os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert answered, "the child hangs"
+    here.close()
+    there.close()
 
 
 def test_no_more_blocks_are_kept_than_allowed() -> None:
