@@ -81,8 +81,8 @@ def choose_segment(mcus_per_row: int, mcu_width: int, width: int) -> int:
     """MCUs between restart markers: the divisor of a row that is best for random crops.
 
     A row of a window costs about one segment more than its pixels; a segment costs 3 bytes, about 8 % of an MCU's, and
-    libjpeg-turbo decodes its last MCU twice. With 1 % of bytes counted as 2 % of time the sum is least at 24 to 32
-    pixels in small pictures and about 100 in large ones.
+    some time of its own. With 1 % of bytes counted as 2 % of time the sum is least at 24 to 32 pixels in small pictures
+    and about 100 in large ones.
 
     Measured with 200 random resized crops (scale 0.08 to 1) of photographs each, simplejpeg 1.9 on one thread, medians
     of interleaved runs: speed of the decode of the smaller JPEG against that of the whole picture, and bytes against
