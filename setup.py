@@ -1,7 +1,7 @@
-"""Builds the two native parts, on libjpeg-turbo; everything else stands in pyproject.toml.
+"""Builds the native parts, on libjpeg-turbo and xxHash's header; everything else stands in pyproject.toml.
 
 They are optional: without a compiler or libjpeg's headers they are left out with one line that says so, and forebay
-takes its library path. If one of the two does not build, the other is kept. The environment decides:
+takes its library path. If one of them does not build, the others are kept. The environment decides:
 
 FOREBAY_NATIVE=0 leaves them out, FOREBAY_NATIVE=1 makes their absence an error (wheels are built so), and auto is the
 default. FOREBAY_STATIC=1 links libjpeg.a, built with -fPIC, into them, so that a wheel needs no library beside it.
@@ -134,11 +134,20 @@ class OptionalBuild(build_ext):
                 raise LinkError(f"{name} cannot link libjpeg-turbo") from error
 
 
-def _extension(name: str, source: str) -> Extension:
+def _xxhash_folder() -> list[str]:
+    """Where pyarrow has xxHash's header, for machines without one of their own."""
+    try:
+        import pyarrow
+    except ImportError:
+        return []
+    return [str(Path(pyarrow.get_include(), "arrow", "vendored", "xxhash"))]
+
+
+def _extension(name: str, source: str, *, jpeg: bool = True) -> Extension:
     sanitize, static, linux = _is_set("FOREBAY_SANITIZE"), _is_set("FOREBAY_STATIC"), sys.platform == "linux"
     compile_args = ["-std=c11", "-Wall", "-Wextra", "-pthread", "-fvisibility=hidden"]
     link_args = ["-pthread"]
-    if static:
+    if static and jpeg:
         link_args += ["-l:libjpeg.a", "-lm"]
     if linux:  # a libjpeg inside is ours alone: other packages bring theirs into the same process
         link_args += ["-Wl,--exclude-libs,ALL"]
@@ -151,7 +160,8 @@ def _extension(name: str, source: str) -> Extension:
         name,
         [source],
         depends=sorted(map(str, Path(source).parent.glob("*.h"))),
-        libraries=[] if static else ["jpeg", "m"],
+        include_dirs=[] if jpeg else _xxhash_folder(),
+        libraries=[] if static or not jpeg else ["jpeg", "m"],
         define_macros=[("Py_LIMITED_API", "0x030B0000")] if _ABI3 else [],
         extra_compile_args=compile_args,
         extra_link_args=link_args,
@@ -165,6 +175,7 @@ setup(
     ext_modules=[
         _extension("forebay.loader._kernel", "loader/native/kernel.c"),
         _extension("forebay.sharding._transcode", "sharding/_transcode.c"),
+        _extension("forebay.sharding._ranges", "sharding/_ranges.c", jpeg=False),
     ],
     cmdclass={"build_ext": OptionalBuild},
     options={"bdist_wheel": {"py_limited_api": "cp311"}} if _ABI3 else {},

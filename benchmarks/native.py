@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from forebay.benchmarks.bare import Decoder, Job, make_with_library
 from forebay.benchmarks.reference import Pixels
 from forebay.loader.decode import MAX_PIXELS, Scratch
-from forebay.loader.geometry import View
-from forebay.loader.kernel import JOB_FIELDS, WHOLE_FILE, decode_batch, make_job, native_version
+from forebay.loader.geometry import Views
+from forebay.loader.kernel import FIRST_ROW, decode_batch, make_jobs, native_version
 
 __all__ = ["native_decoder", "native_version"]
 
@@ -25,7 +26,7 @@ def native_decoder(threads: int, size: int) -> Decoder:
     def prepare(jobs: Sequence[Job]) -> Callable[[Pixels], None]:
         heads = [job.data if job.part is None else job.part.header for job in jobs]
         bodies = [None if job.part is None else job.part.bands for job in jobs]
-        numbers = np.array([_numbers(job, size) for job in jobs], np.int32).reshape(len(jobs), JOB_FIELDS)
+        numbers = _numbers(jobs, size)
         scratch = Scratch()
 
         def decode(out: Pixels) -> None:
@@ -39,8 +40,13 @@ def native_decoder(threads: int, size: int) -> Decoder:
     return prepare
 
 
-def _numbers(job: Job, size: int) -> tuple[int, ...]:
-    top, left, height, width = job.cut.window
-    view = View(top, left, height, width, size, size, 0, 0, size, size, job.cut.flip)
-    first_row = WHOLE_FILE if job.part is None else job.part.first_row
-    return make_job(view, orientation=1, height=job.height, width=job.width, first_row=first_row)
+def _numbers(jobs: Sequence[Job], size: int) -> npt.NDArray[np.int32]:
+    heights, widths = np.array([job.height for job in jobs]), np.array([job.width for job in jobs])
+    windows = np.array([job.cut.window for job in jobs]).T
+    flipped = np.array([job.cut.flip for job in jobs])
+    views = Views.whole(heights, widths).crop(*windows).resize((size, size)).flip(flipped)
+    numbers = make_jobs(views, orientations=np.ones_like(heights), heights=heights, widths=widths)
+    for number, job in zip(numbers, jobs, strict=True):
+        if job.part is not None:
+            number[FIRST_ROW] = job.part.first_row
+    return numbers

@@ -12,7 +12,7 @@ from typing import Any
 import numpy.typing as npt
 
 from forebay.errors import ShardCorruptError
-from forebay.sharding import JpegLayout, ReadMemory, ShardReader
+from forebay.sharding import JpegLayout, JpegPlaces, ReadMemory, ShardReader
 
 __all__ = ["CachedReader"]
 
@@ -50,8 +50,24 @@ class CachedReader(ShardReader):
         except ShardCorruptError as error:
             return self._instead(error).read(row, column, memory)
 
+    def fileno(self) -> int:
+        """See `ShardReader.fileno`. What is damaged there is healed by whoever then reads it alone, by `read`."""
+        return (self._origin or self._copy).fileno()
+
+    def places(self, row: int, column: str) -> tuple[int, int, int]:
+        """See `ShardReader.places`. The footer tells it, and was verified when the copy was opened."""
+        return self._copy.places(row, column)
+
+    def read_unverified(self, row: int, column: str, begin: int, nbytes: int, memory: ReadMemory) -> memoryview:
+        """See `ShardReader.read_unverified`. Healed as what is read from `fileno`."""
+        return (self._origin or self._copy).read_unverified(row, column, begin, nbytes, memory)
+
+    def jpeg_places(self, column: str) -> JpegPlaces | None:
+        """See `ShardReader.jpeg_places`. As `places`."""
+        return self._copy.jpeg_places(column)
+
     def jpeg_layout(self, row: int, column: str) -> JpegLayout | None:
-        """See `ShardReader.jpeg_layout`. The footer tells it, and was verified when the copy was opened."""
+        """See `ShardReader.jpeg_layout`. As `places`."""
         return self._copy.jpeg_layout(row, column)
 
     def read_jpeg(

@@ -6,7 +6,6 @@ sample in its own place, and it is assembled by one.
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from torch import Tensor
 from forebay.cache import ShardStore
 from forebay.errors import SampleError
 from forebay.loader.bad_samples import REPLACEMENT_TRIES, replacement_rows
+from forebay.loader.encoded import RawBatch
 from forebay.loader.engine_settings import EngineSettings
 from forebay.loader.head_work import BatchHeads
 from forebay.loader.kernel import Gate
@@ -87,13 +87,10 @@ class BatchWork:
             for program in self._programs
         ]
         self._take_slots(batch)
-        heads = batch.heads
-        for i, (shard, row) in enumerate(zip(batch.shards, batch.rows, strict=True)):
-            raw = self._pool.read(shard, row, functools.partial(heads.rows, i) if self._rules.columns else None)
-            heads.add(i, raw)
-            batch.raw.append(raw)
+        batch.raw = self._pool.read_batch(batch.shards, batch.rows, batch.heads.rows if self._rules.columns else None)
+        batch.heads.add(batch.raw.pictures)
         slots_nbytes = sum(slot.nbytes for slots in batch.slots for slot in slots if slot is not None)
-        return slots_nbytes + nbytes_of(batch.raw)
+        return slots_nbytes + batch.raw.nbytes
 
     def _take_slots(self, batch: PendingBatch) -> None:
         count = len(batch.rows)
@@ -124,7 +121,7 @@ class BatchWork:
         complete = np.ones(count, np.bool_)
         for p, program in enumerate(self._programs):
             if program.scalar:
-                batch.made[p] = [(raw[program.columns[0]],) for raw in batch.raw if raw is not None]
+                batch.made[p] = [(value,) for value in batch.raw.values[program.columns[0]]]
             elif program.all_head:
                 complete &= batch.heads.done(p)
             else:
@@ -139,7 +136,7 @@ class BatchWork:
                 tuple(None if slot is None else torch.split(slot, 1) for slot in slots) for slots in batch.slots
             ]
         else:
-            batch.raw = []  # the bytes are done with
+            batch.raw = RawBatch()  # the bytes are done with
         return places
 
     def make(self, batch: PendingBatch, i: int) -> None:
@@ -149,11 +146,8 @@ class BatchWork:
             SampleError: the sample is bad, and the settings say so or no other fills its place.
             SourceError, MemoryError: as they come.
         """
-        raw = batch.raw[i]
-        assert raw is not None
-        batch.raw[i] = None
         try:
-            self._make_from(raw, batch, i, batch.heads)
+            self._make_from(batch.raw.sample(i), batch, i, batch.heads)
         except MemoryError as lack:
             lack.add_note(f"{self._place(batch, i)}: lower num_workers, prefetch_factor or the size of a batch")
             raise

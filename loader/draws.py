@@ -12,6 +12,7 @@ from forebay.loader.randomness import DrawKey, uniforms, uniforms_of_batch
 
 __all__ = ["Draws", "Numbers", "draw"]
 
+Float64s = npt.NDArray[np.float64]
 Int64s = npt.NDArray[np.int64]
 
 
@@ -25,17 +26,27 @@ class Draws:
     """int64 (B,) of the samples in the data set."""
     occurrences: Int64s
     """int64 (B,) of each sample in the epoch."""
-    numbers: Sequence[list[list[float]] | None]
-    """By step: (B, draws) uniform numbers; None for a step that draws none."""
+    numbers: Sequence[Float64s | None]
+    """By step: float64 (B, draws) uniform numbers; None for a step that draws none."""
+
+    def first(self, k: int) -> Float64s:
+        """The numbers of step k that were drawn with the batch: float64 (B, draws)."""
+        numbers = self.numbers[k]
+        assert numbers is not None
+        return numbers
+
+    def more(self, k: int, samples: Int64s, count: int) -> Float64s:
+        """`count` numbers for step k of some samples, float64 (n, count): the first, and those that follow them."""
+        return uniforms(self.keys[k], self.indices[samples], self.occurrences[samples], count)
 
 
 def draw(keys: Sequence[DrawKey], counts: Sequence[int], indices: Int64s, occurrences: Int64s) -> Draws:
     """Draw `counts[k]` numbers a sample for step k. The keys are of one seed, output and epoch."""
     drawing = [k for k, count in enumerate(counts) if count]
-    numbers: list[list[list[float]] | None] = [None] * len(counts)
+    numbers: list[Float64s | None] = [None] * len(counts)
     drawn = uniforms_of_batch([(keys[k], counts[k]) for k in drawing], indices, occurrences)
     for k, of_step in zip(drawing, drawn, strict=True):
-        numbers[k] = of_step.tolist()
+        numbers[k] = of_step
     return Draws(keys, indices, occurrences, numbers)
 
 
@@ -59,16 +70,17 @@ class Numbers:
 
     def first(self) -> list[float]:
         """The numbers that were drawn with the batch."""
-        numbers = self._draws.numbers[self._k]
-        assert numbers is not None
-        return numbers[self._i]
+        return _listed(self._draws.first(self._k)[self._i])
 
     def block(self, number: int) -> list[float]:
         """Four numbers: draw `number` of the sample's counter."""
-        first = self.first()
-        if 4 * (number + 1) <= len(first):
-            return first[4 * number : 4 * (number + 1)]
-        index, occurrence = self.sample
-        drawn = uniforms(self.key, np.array([index]), np.array([occurrence]), 4 * (number + 1))
-        block: list[float] = drawn[0, 4 * number :].tolist()
-        return block
+        first, end = self._draws.first(self._k), 4 * (number + 1)
+        if end > first.shape[1]:
+            first = self._draws.more(self._k, np.array([self._i]), end)
+            return _listed(first[0, end - 4 :])
+        return _listed(first[self._i, end - 4 : end])
+
+
+def _listed(numbers: Float64s) -> list[float]:
+    listed: list[float] = numbers.tolist()
+    return listed

@@ -1,13 +1,15 @@
-"""A picture as it was read: whole, or as much of a crop-addressable JPEG as some rows of its pixels need."""
+"""Samples as they were read: pictures whole, or as much of a crop-addressable JPEG as some rows of its pixels need."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-from forebay.sharding import JpegLayout, sub_jpeg
+from forebay.sharding import JpegLayout, JpegPlaces, sub_jpeg
 
-__all__ = ["JpegPart"]
+__all__ = ["EncodedColumn", "JpegPart", "RawBatch"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,3 +32,51 @@ class JpegPart:
     def cut(self, window: tuple[int, int, int, int]) -> tuple[bytes, tuple[int, int]]:
         """A smaller JPEG that holds `window` (as stored), and where its first pixel lies; see `sub_jpeg`."""
         return sub_jpeg(self.header, self.bands, self.layout, self.first_row, window)
+
+
+@dataclass(slots=True)
+class EncodedColumn:
+    """A column of pictures of one batch; each is whole, or a header and bands."""
+
+    heads: list[memoryview | None]
+    """By sample, the whole picture, or its header."""
+    bands: list[memoryview | None]
+    """By sample, its bands; None of a whole picture."""
+    first_rows: list[int]
+    """By sample, the row of MCUs that its bands begin with."""
+    rows: Sequence[int]
+    """By sample, its row of the shard."""
+    places: list[JpegPlaces | None]
+    """By sample that was read in part, those of its shard."""
+    read_whole: Callable[[int], memoryview]
+    """Reads and verifies all of sample i."""
+
+    @classmethod
+    def of(cls, rows: Sequence[int], read_whole: Callable[[int], memoryview]) -> EncodedColumn:
+        """Of samples that are still to be read."""
+        count = len(rows)
+        return cls([None] * count, [None] * count, [0] * count, rows, [None] * count, read_whole)
+
+    def __getitem__(self, i: int) -> memoryview | JpegPart:
+        head, bands, places = self.heads[i], self.bands[i], self.places[i]
+        assert head is not None
+        layout = None if places is None else places.layout(self.rows[i])
+        if bands is None or layout is None:
+            return head
+        return JpegPart(head, bands, self.first_rows[i], layout, functools.partial(self.read_whole, i))
+
+
+@dataclass(slots=True)
+class RawBatch:
+    """All columns of one batch."""
+
+    values: dict[str, list[Any]] = field(default_factory=dict)
+    """By column that is no picture: a numpy scalar, an array, or a memoryview of bytes for each sample."""
+    pictures: dict[str, EncodedColumn] = field(default_factory=dict)
+    nbytes: int = 0
+    """Bytes of memory that were read into."""
+
+    def sample(self, i: int) -> dict[str, Any]:
+        """Sample `i`, by column."""
+        columns: dict[str, Any] = {**self.values, **self.pictures}
+        return {name: column[i] for name, column in columns.items()}

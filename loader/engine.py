@@ -61,7 +61,7 @@ class ShardEngine:
         self._counted_nbytes = 0
         self._closed = False
         self._sized = threading.Event()  # the size of a whole batch is known, or no longer of interest
-        self._limited = threading.Barrier(1 + LANES + settings.threads + 1)
+        self._limited = threading.Barrier(1 + settings.threads + 1)
         self._process = os.getpid()
         self._unsized = any(program.unsized for program in settings.maker.programs)
         self._threads = [threading.Thread(target=self._read, name="forebay-read")]
@@ -75,7 +75,7 @@ class ShardEngine:
         self._start()
 
     def _start(self) -> None:
-        """Start the threads, each with one torch thread: a picture is too small to be divided, and they would fight.
+        """Start the threads, those that run torch with one thread of its own: a picture is too small to be divided.
 
         torch keeps the number for each thread, and the newest one as the default of threads to come: that is put back.
         """
@@ -188,7 +188,6 @@ class ShardEngine:
     # -- kernel: whole batches of bytes in, pixels in the batch's slot out --------------------------------------------
 
     def _run_kernel(self) -> None:
-        self._limit_torch()
         try:
             for batch in self._fetched:
                 try:

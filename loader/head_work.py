@@ -5,20 +5,19 @@ The reader asks it which rows of a picture are needed and gives it what it read;
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
 from forebay.loader.draws import Draws
-from forebay.loader.encoded import JpegPart
-from forebay.loader.geometry import View, stored_window
+from forebay.loader.encoded import EncodedColumn
+from forebay.loader.geometry import Ints, View, Views, stored_windows
 from forebay.loader.heads import Head
-from forebay.loader.kernel import NO_JOB, Gate, decode_batch, find_frame, make_job
+from forebay.loader.kernel import FIRST_ROW, JOB_FIELDS, WHOLE_FILE, Gate, decode_batch, find_frames, make_jobs
 from forebay.loader.outputs import OutputProgram
-from forebay.sharding import JpegLayout, read_header
+from forebay.sharding import Frames, read_header
 
 __all__ = ["BatchHeads", "HeadRules"]
 
@@ -72,83 +71,94 @@ class BatchHeads:
         self._rules = rules
         self._draws = draws
         self._outs = outs
-        self._views: list[list[View | None]] = [[None] * count for _ in outs]
+        self._views: list[list[Views]] = [[] for _ in outs]
         self._done: list[npt.NDArray[np.bool_]] = [np.zeros(count, np.bool_) for _ in outs]
-        self._jobs: list[list[tuple[int, ...]]] = [[NO_JOB] * count for _ in outs]
-        self._heads: list[list[memoryview | None]] = [[None] * count for _ in outs]
-        self._bodies: list[list[memoryview | None]] = [[None] * count for _ in outs]
+        self._jobs = [np.zeros((count, JOB_FIELDS), np.int32) for _ in outs]
+        self._pictures: list[EncodedColumn | None] = [None] * len(outs)
 
-    def rows(self, i: int, column: str, layout: JpegLayout) -> tuple[int, int] | None:
-        """Which rows of pixels, as stored, sample `i` needs of a picture: first and number; None for the whole file."""
-        turned = layout.orientation if self._rules.upright else 1
-        upright = (layout.width, layout.height) if turned >= 5 else (layout.height, layout.width)
-        first, end = layout.height, 0
+    def rows(self, column: str, samples: Ints, frames: Frames) -> tuple[Ints, Ints]:
+        """Which rows of pixels, as stored, some samples need of their crop-addressable pictures.
+
+        Args:
+            column: the pictures are of.
+            samples: int64 (n,) places in the batch.
+            frames: of the pictures.
+
+        Returns:
+            First and number, int64 (n,) each; 0 where the whole file is to be read.
+        """
+        turned = frames.orientation if self._rules.upright else np.ones_like(frames.orientation)
+        first, end = frames.height, np.zeros_like(frames.height)
+        known = np.ones(len(samples), np.bool_)
         for p in self._rules.columns.get(column, ()):
-            view = self._view(p, i, *upright)
-            if view is None:
-                return None
-            window = view.source() if self._rules.native else view[:4]
-            top, _, height, _ = stored_window(window, height=layout.height, width=layout.width, orientation=turned)
-            first, end = min(first, top), max(end, top + height)
-        return (first, end - first) if end else None
+            views = self._look(p, samples, frames.height, frames.width, turned)
+            window = views.sources() if self._rules.native else views.windows()
+            tops, _, heights, _ = stored_windows(window, frames.height, frames.width, turned)
+            first, end = np.minimum(first, tops), np.maximum(end, tops + heights)
+            known &= views.known
+        return first, np.where(known, end - first, 0)
 
-    def _view(self, p: int, i: int, height: int, width: int) -> View | None:
+    def _look(self, p: int, samples: Ints, heights: Ints, widths: Ints, turned: Ints) -> Views:
+        """Find what program p shows of some samples, and note it as work for the kernel."""
         head = self._rules.heads[p]
-        view = None if head is None else head.view(height, width, self._draws[p], i)
-        self._views[p][i] = view
-        return view
+        assert head is not None
+        upright = np.where(turned >= 5, (widths, heights), (heights, widths))
+        views = head.views(upright[0], upright[1], self._draws[p], samples)
+        self._views[p].append(views)
+        self._jobs[p][samples] = make_jobs(views, orientations=turned, heights=heights, widths=widths)
+        return views
 
-    def add(self, i: int, raw: dict[str, Any]) -> None:
-        """Take what was read for sample `i`, as work for the kernel."""
+    def add(self, pictures: Mapping[str, EncodedColumn]) -> None:
+        """Take what was read, as work for the kernel."""
         if not self._rules.native:
             return
         for column, programs in self._rules.columns.items():
-            value = raw[column]
-            if isinstance(value, JpegPart):
-                self._add_part(i, value, programs)
-            else:
-                self._add_whole(i, value, programs)
+            encoded = pictures[column]
+            whole = [i for i, bands in enumerate(encoded.bands) if bands is None]
+            if whole:
+                self._look_at_whole(np.array(whole), [encoded.heads[i] for i in whole], programs)
+            for p in programs:
+                self._pictures[p] = encoded
+                self._jobs[p][:, FIRST_ROW] = [
+                    WHOLE_FILE if bands is None else row
+                    for bands, row in zip(encoded.bands, encoded.first_rows, strict=True)
+                ]
 
-    def _add_part(self, i: int, part: JpegPart, programs: Sequence[int]) -> None:
-        layout = part.layout
-        turned = layout.orientation if self._rules.upright else 1
-        for p in programs:
-            view = self._views[p][i]
-            assert view is not None
-            self._jobs[p][i] = make_job(
-                view, orientation=turned, height=layout.height, width=layout.width, first_row=part.first_row
-            )
-            self._heads[p][i], self._bodies[p][i] = part.header, part.bands
-
-    def _add_whole(self, i: int, data: memoryview, programs: Sequence[int]) -> None:
-        frame = find_frame(data, self._rules.max_pixels)
-        if frame is None:
+    def _look_at_whole(self, samples: Ints, data: list[memoryview | None], programs: Sequence[int]) -> None:
+        frames = find_frames(data, self._rules.max_pixels)
+        taken = np.flatnonzero(frames[:, 0])
+        if not taken.size:
             return
-        turned = read_header(data).orientation if frame.has_metadata and self._rules.upright else 1
-        upright = (frame.width, frame.height) if turned >= 5 else (frame.height, frame.width)
+        heights, widths, has_metadata = frames[taken].T
+        turned = np.ones_like(heights)
+        if self._rules.upright:
+            for k in np.flatnonzero(has_metadata).tolist():
+                picture = data[taken[k]]
+                assert picture is not None
+                turned[k] = read_header(picture).orientation
         for p in programs:
-            view = self._view(p, i, *upright)
-            if view is not None:
-                self._jobs[p][i] = make_job(view, orientation=turned, height=frame.height, width=frame.width)
-                self._heads[p][i] = data
+            self._look(p, samples[taken], heights, widths, turned)
 
     def run(self, threads: int, gate: Gate) -> None:
         """Decode what can be decoded, with the GIL released, after whoever went through `gate` before."""
         for p, out in enumerate(self._outs):
-            head = self._rules.heads[p]
-            if out is None or head is None or not any(view is not None for view in self._views[p]):
+            head, pictures = self._rules.heads[p], self._pictures[p]
+            if out is None or head is None or pictures is None or not self._views[p]:
                 continue
+            known = np.zeros(len(out), np.bool_)
+            for views in self._views[p]:
+                known[views.samples] = views.known
             self._done[p] = decode_batch(
-                self._heads[p],
-                self._bodies[p],
-                np.array(self._jobs[p], dtype=np.int32),
+                [data if taken else None for data, taken in zip(pictures.heads, known.tolist(), strict=True)],
+                pictures.bands,
+                self._jobs[p],
                 out,
                 table=head.table,
                 max_pixels=self._rules.max_pixels,
                 threads=threads,
                 gate=gate,
             )
-        self._heads, self._bodies, self._jobs = [], [], []
+        self._pictures, self._jobs = [], []
 
     def done(self, p: int) -> npt.NDArray[np.bool_]:
         """By sample, bool (count,): for which samples the pixels of program p's head are there."""
@@ -161,4 +171,8 @@ class BatchHeads:
 
     def view(self, p: int, i: int) -> View | None:
         """What program p's head shows of sample `i`, where that is known."""
-        return self._views[p][i]
+        for views in reversed(self._views[p]):  # the newest first: a picture that was looked at in vain was read whole
+            at = np.flatnonzero(views.samples == i)
+            if at.size:
+                return views[at.item()]
+        return None

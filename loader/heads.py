@@ -7,14 +7,14 @@ Geometry becomes one `View` of the picture, and whatever is done to single value
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from forebay.loader.draws import Draws, Numbers
-from forebay.loader.geometry import View
+from forebay.loader.geometry import Ints, Views
 from forebay.loader.steps import Step
 
 __all__ = ["Head", "compile_head"]
@@ -35,21 +35,27 @@ class Head:
     table: npt.NDArray[np.uint8] | None
     """uint8 (3, 256 * itemsize): what each value of each channel becomes in memory; None: it stays."""
 
-    def view(self, height: int, width: int, draws: Draws, i: int) -> View | None:
-        """Where the pixels of sample `i` come from, in an upright picture of this size.
+    def views(self, heights: Ints, widths: Ints, draws: Draws, samples: Ints) -> Views:
+        """Where the pixels of some samples of a batch come from, in upright pictures of these sizes.
 
-        Returns:
-            None where the steps are not one view: edges are to be added, it is resized twice, or a step would raise.
+        Unknown are those where the steps are not one view: edges are to be added, it is resized twice, or a step would
+        raise.
+
+        Args:
+            heights: int64 (n,).
+            widths: int64 (n,).
+            draws: of the batch.
+            samples: int64 (n,): their places in the batch; one at least.
         """
-        view = View.whole(height, width)
+        views = Views.whole(heights, widths, samples)
         for k, step in enumerate(self.steps):
             if step.pointwise:
                 continue
-            after = step.trace(view, Numbers(draws, k, i))
+            after = step.trace(views, draws, k)
             if after is None:
-                return None
-            view = after
-        return view
+                return replace(views, known=np.zeros(len(views), np.bool_))
+            views = after
+        return views
 
 
 def compile_head(steps: Sequence[Step]) -> Head | None:

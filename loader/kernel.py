@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,16 +16,16 @@ import torch
 from torch import Tensor
 
 from forebay.errors import ConfigError
-from forebay.loader.geometry import View
+from forebay.loader.geometry import Ints, Views
 
 __all__ = [
+    "FIRST_ROW",
     "JOB_FIELDS",
-    "NO_JOB",
-    "Frame",
+    "WHOLE_FILE",
     "Gate",
     "decode_batch",
-    "find_frame",
-    "make_job",
+    "find_frames",
+    "make_jobs",
     "native_version",
     "require_kernel",
     "why_not",
@@ -42,21 +42,11 @@ INSTALL = (
     "`FOREBAY_NATIVE=1 pip install --force-reinstall --no-deps --no-cache-dir --no-binary forebay forebay`"
 )
 JOB_FIELDS = 13
-"""int32 numbers that `make_job` gives."""
-NO_JOB = (0,) * JOB_FIELDS
-"""In place of what `make_job` gives, where there is nothing to do."""
+"""int32 numbers of an image's work, all 0 where there is nothing to do."""
+FIRST_ROW = 12
+"""The one of them that says which row of MCUs the image's body begins with."""
 WHOLE_FILE = -1
-"""In place of a first row of MCUs: the source is a whole file."""
-
-
-class Frame(NamedTuple):
-    """What a JPEG's header says, as far as the kernel takes it."""
-
-    height: int
-    """As stored."""
-    width: int
-    has_metadata: bool
-    """Whether there may be an EXIF orientation to look for."""
+"""In its place: the source is a whole file."""
 
 
 class Gate:
@@ -94,26 +84,40 @@ def require_kernel() -> None:
         raise ConfigError(f'decode="native": {reason}, or take decode="auto"')
 
 
-def find_frame(data: memoryview | bytes, max_pixels: int) -> Frame | None:
-    """Size of a JPEG that the kernel takes (Huffman-coded, 8 bits, grey or three colours), None for all else."""
-    if _missing is not None:
-        return None
-    found = _kernel.frame(data, max_pixels)
-    return None if found is None else Frame(found[0], found[1], bool(found[2]))
+def find_frames(pictures: Sequence[memoryview | bytes | None], max_pixels: int) -> npt.NDArray[np.int64]:
+    """Sizes of the JPEGs that the kernel takes: Huffman-coded, 8 bits, grey or three colours.
+
+    Returns:
+        int64 (n, 3): height and width as stored, and whether there may be an EXIF orientation to look for; all 0 of
+        what the kernel does not take.
+    """
+    found = np.zeros((len(pictures), 3), np.int64)
+    if _missing is None:
+        _kernel.frames(pictures, max_pixels, found)
+    return found
 
 
-def make_job(view: View, *, orientation: int, height: int, width: int, first_row: int = WHOLE_FILE) -> tuple[int, ...]:
-    """One image's work, as `decode_batch` takes it: the fields of `Job` in `native/kernel.c`.
+def make_jobs(
+    views: Views, *, orientations: Ints | int, heights: Ints | int, widths: Ints | int, first_row: int = WHOLE_FILE
+) -> npt.NDArray[np.int32]:
+    """The work of many images, as `decode_batch` takes it: the fields of `Job` in `native/kernel.c`.
 
     Args:
-        view: of the upright picture.
-        orientation: Exif, 1 to 8.
-        height: of the stored picture.
-        width: of the stored picture.
-        first_row: the row of MCUs that the image's body begins with, or `WHOLE_FILE`.
+        views: of the upright pictures.
+        orientations: int64 (n,) Exif, 1 to 8; or the one of all.
+        heights: int64 (n,) of the stored pictures; or the one of all.
+        widths: int64 (n,) of the stored pictures; or the one of all.
+        first_row: the row of MCUs that the images' bodies begin with, or `WHOLE_FILE`; column `FIRST_ROW`.
+
+    Returns:
+        int32 (n, 13).
     """
-    flipped = int(view.flipped)
-    return (*view[:8], flipped, orientation, height, width, first_row)
+    fields = views.fields()
+    jobs = np.empty((len(views), JOB_FIELDS), np.int32)
+    jobs[:, :8] = fields[:, :8]
+    jobs[:, 8] = fields[:, -1]
+    jobs[:, 9], jobs[:, 10], jobs[:, 11], jobs[:, FIRST_ROW] = orientations, heights, widths, first_row
+    return jobs
 
 
 def decode_batch(
@@ -132,7 +136,7 @@ def decode_batch(
     Args:
         heads: by image, a whole JPEG, or one up to its entropy-coded data; None for what is not to be done.
         bodies: by image, the rows of MCUs from the job's first row on; None with whole JPEGs.
-        jobs: int32 (n, 13), by image what `make_job` gives; C order.
+        jobs: int32 (n, 13), by image what `make_jobs` gives; C order.
         out: (n, 3, H, W) in channels_last memory: uint8, or what `table` says. Nobody else may write to it.
         table: uint8 (3, 256 * itemsize): by channel, what each of 256 values becomes in memory; None keeps them.
         max_pixels: images that claim more are not done.

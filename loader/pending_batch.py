@@ -11,6 +11,7 @@ from torch import Tensor
 
 from forebay.errors import SampleError
 from forebay.loader.draws import Draws
+from forebay.loader.encoded import RawBatch
 from forebay.loader.head_work import BatchHeads
 from forebay.sharding import StoredDataset
 
@@ -45,7 +46,7 @@ class PendingBatch:
         self.rows: list[int] = []
         self.indices: npt.NDArray[np.int64] = np.empty(0, np.int64)
         self.valid: npt.NDArray[np.bool_] = np.empty(0, np.bool_)
-        self.raw: list[dict[str, Any] | None] = []
+        self.raw = RawBatch()
         self.draws: list[Draws] = []
         self.heads: BatchHeads
         self.slots: list[tuple[Tensor | None, ...]] = []

@@ -19,12 +19,13 @@ __all__ = ["DrawKey", "generator", "hash_name", "philox4x64", "uniforms", "unifo
 
 Words = npt.NDArray[np.uint64]
 
-_MULTIPLIERS = (0xD2E7470EE14C6C93, 0xCA5A826395121157)
+_MULTIPLIERS = np.array([[0xD2E7470EE14C6C93], [0xCA5A826395121157]], np.uint64)
 _WEYL = (0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B)
 _MASK = (1 << 64) - 1
 _ROUNDS = 10
 _LOW = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
+_LOW_HALVES, _HIGH_HALVES = _MULTIPLIERS & _LOW, _MULTIPLIERS >> _HALF
 OCCURRENCE_BITS = 48
 """The sample's index takes the low 48 bits of its counter word, its occurrence in the epoch the high 16."""
 
@@ -60,24 +61,23 @@ def philox4x64(counter: Words, key: tuple[int, int]) -> Words:
     Returns:
         uint64 (..., 4), as Random123 orders them.
     """
-    x0, x1, x2, x3 = (np.ascontiguousarray(column) for column in counter.reshape(-1, 4).T)
+    words = counter.reshape(-1, 4).T
+    even, odd = np.ascontiguousarray(words[::2]), np.ascontiguousarray(words[1::2])
     k0, k1 = key
     for _ in range(_ROUNDS):
-        high0, low0 = _multiply(_MULTIPLIERS[0], x0)
-        high1, low1 = _multiply(_MULTIPLIERS[1], x2)
-        x0, x1, x2, x3 = high1 ^ x1 ^ np.uint64(k0), low1, high0 ^ x3 ^ np.uint64(k1), low0
+        high, low = _multiply(even)
+        even, odd = high[::-1] ^ odd ^ np.array([[k0], [k1]], np.uint64), low[::-1]
         k0, k1 = (k0 + _WEYL[0]) & _MASK, (k1 + _WEYL[1]) & _MASK
-    return np.stack((x0, x1, x2, x3), axis=-1).reshape(counter.shape)
+    return np.stack((even, odd), axis=-1).transpose(1, 0, 2).reshape(counter.shape)
 
 
-def _multiply(a: int, b: Words) -> tuple[Words, Words]:
-    """High and low 64 bits of a * b, by halves: numpy has no 128-bit product."""
-    a_low, a_high = np.uint64(a & 0xFFFFFFFF), np.uint64(a >> 32)
+def _multiply(b: Words) -> tuple[Words, Words]:
+    """High and low 64 bits of the multipliers times b (2, n), by halves: numpy has no 128-bit product."""
     b_low, b_high = b & _LOW, b >> _HALF
-    cross = a_high * b_low + ((a_low * b_low) >> _HALF)
-    other = a_low * b_high + (cross & _LOW)
-    high = a_high * b_high + (cross >> _HALF) + (other >> _HALF)
-    return high, np.uint64(a) * b
+    cross = _HIGH_HALVES * b_low + ((_LOW_HALVES * b_low) >> _HALF)
+    other = _LOW_HALVES * b_high + (cross & _LOW)
+    high = _HIGH_HALVES * b_high + (cross >> _HALF) + (other >> _HALF)
+    return high, _MULTIPLIERS * b
 
 
 def uniforms(

@@ -6,16 +6,16 @@ import functools
 import resource
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from forebay.cache import ShardStore
-from forebay.loader.encoded import JpegPart
-from forebay.sharding import BlockPool, JpegLayout, Kind, ReadMemory, Schema, ShardReader
+from forebay.loader.encoded import EncodedColumn, RawBatch
+from forebay.loader.group_read import GroupRead, RowsNeeded
+from forebay.sharding import BlockPool, Kind, ReadMemory, Schema, ShardReader
 
 __all__ = ["OPEN_SHARDS", "ReaderPool"]
 
-RowsNeeded = Callable[[str, JpegLayout], tuple[int, int] | None]
 OPEN_SHARDS = 256
 """Most shards kept open at once: a quarter of the usual limit of 1,024 open files."""
 
@@ -46,21 +46,13 @@ class ReaderPool:
         self.read_nbytes = 0
         """Bytes of placed columns that were read. May be looked at while a read waits for its shard."""
         self._store = store
-        self._scalar = {name: schema[name].kind is Kind.SCALAR for name in columns}
-        self._image = {name: schema[name].kind is Kind.IMAGE for name in columns}
-        self._tensor = {name: schema[name].kind is Kind.TENSOR for name in columns}
+        self._kinds = {name: schema[name].kind for name in columns}
         self._memory = ReadMemory(blocks)
         self._open: OrderedDict[int, ShardReader] = OrderedDict()
         self._lock = threading.Lock()
 
-    def read(self, shard: int, row: int, rows: RowsNeeded | None = None) -> dict[str, Any]:
+    def read(self, shard: int, row: int) -> dict[str, Any]:
         """One sample, undecoded: a numpy scalar for scalar columns, an array for tensors, else a memoryview of bytes.
-
-        Args:
-            shard: number of the shard.
-            row: of the shard.
-            rows: asked, for each crop-addressable JPEG, which rows of its pixels are needed, by column and layout:
-                first and number, as stored. Of these comes a `JpegPart`; the whole file where the answer is None.
 
         Raises:
             ShardCorruptError: the bytes differ from what was written; names data set, shard, row and column.
@@ -68,32 +60,75 @@ class ReaderPool:
         """
         with self._lock:
             reader = self._reader(shard)
-            raw: dict[str, Any] = {}
-            for name, scalar in self._scalar.items():
-                if scalar:
-                    raw[name] = reader.scalars(name)[row]
-                elif self._tensor[name]:
-                    raw[name] = reader.value(row, name)
-                else:
-                    raw[name] = self._read_media(reader, shard, row, name, rows if self._image[name] else None)
-            return raw
+            return {name: self._read_value(reader, row, name) for name in self._kinds}
 
-    def _read_media(
-        self, reader: ShardReader, shard: int, row: int, name: str, rows: RowsNeeded | None
-    ) -> memoryview | JpegPart:
-        layout = None if rows is None else reader.jpeg_layout(row, name)
-        needed = None if rows is None or layout is None else rows(name, layout)
-        if layout is None or needed is None:
-            view = reader.read(row, name, self._memory)
-            self.read_nbytes += len(view)
-            return view
-        header, bands, first_row = reader.read_jpeg(row, name, *needed, self._memory)
-        self.read_nbytes += len(header) + len(bands)
-        return JpegPart(header, bands, first_row, layout, functools.partial(self._read_whole, shard, row, name))
+    def _read_value(self, reader: ShardReader, row: int, name: str) -> Any:
+        kind = self._kinds[name]
+        if kind is Kind.SCALAR:
+            return reader.scalars(name)[row]
+        if kind is Kind.TENSOR:
+            return reader.value(row, name)
+        view = reader.read(row, name, self._memory)
+        self.read_nbytes += len(view)
+        return view
 
-    def _read_whole(self, shard: int, row: int, name: str) -> memoryview:
+    def read_batch(self, shards: Sequence[int], rows: Sequence[int], needed: RowsNeeded | None) -> RawBatch:
+        """Many samples, as `read` gives one; of crop-addressable JPEGs only the rows of pixels that are needed.
+
+        Args:
+            shards: by sample.
+            rows: by sample, its row of the shard.
+            needed: asked for columns of pictures; None reads them whole.
+
+        Raises:
+            ShardCorruptError, SourceError: as `read`.
+        """
+        batch = RawBatch()
+        for name, kind in self._kinds.items():
+            if kind is Kind.IMAGE:
+                whole = functools.partial(self._read_whole, shards, rows, name)
+                batch.pictures[name] = EncodedColumn.of(rows, whole)
+            else:
+                batch.values[name] = []
         with self._lock:
-            view = self._reader(shard).read(row, name, self._memory)
+            for low, high in self._groups(shards):
+                readers = [self._reader(shard) for shard in shards[low:high]]
+                self._read_group(batch, GroupRead(readers, rows[low:high], low, self._memory), needed)
+        return batch
+
+    def _read_group(self, batch: RawBatch, group: GroupRead, needed: RowsNeeded | None) -> None:
+        """Samples of open shards: everything that is placed in one go."""
+        for name, kind in self._kinds.items():
+            if kind is Kind.SCALAR:
+                batch.values[name] += group.scalars(name)
+            elif kind is Kind.TENSOR:
+                batch.values[name] += group.tensors(name)
+            elif kind is Kind.IMAGE:
+                group.plan_pictures(name, needed)
+            else:
+                group.plan_whole(name)
+        group.load()
+        for name, kind in self._kinds.items():
+            if kind is Kind.IMAGE:
+                group.give_pictures(name, batch.pictures[name])
+            elif kind not in (Kind.SCALAR, Kind.TENSOR):
+                batch.values[name] += group.whole(name)
+        batch.nbytes += group.read_nbytes
+        self.read_nbytes += group.read_nbytes
+
+    def _groups(self, shards: Sequence[int]) -> Iterator[tuple[int, int]]:
+        """Bounds of consecutive samples whose shards can be open all at once."""
+        begin, seen = 0, set[int]()
+        for i, shard in enumerate(shards):
+            if shard not in seen and len(seen) == self._limit:
+                yield begin, i
+                begin, seen = i, set()
+            seen.add(shard)
+        yield begin, len(shards)
+
+    def _read_whole(self, shards: Sequence[int], rows: Sequence[int], name: str, i: int) -> memoryview:
+        with self._lock:
+            view = self._reader(shards[i]).read(rows[i], name, self._memory)
             self.read_nbytes += len(view)
             return view
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from itertools import starmap
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,8 @@ from torch import Tensor
 
 from forebay.errors import ConfigError
 from forebay.loader import pixels
-from forebay.loader.draws import Numbers
-from forebay.loader.geometry import View
+from forebay.loader.draws import Draws, Numbers
+from forebay.loader.geometry import Ints, Views
 from forebay.loader.randomness import generator
 from forebay.loader.transforms import (
     CenterCrop,
@@ -30,7 +31,14 @@ from forebay.loader.transforms import (
     ToDtype,
     Transform,
 )
-from forebay.loader.windows import Window, central_window, random_resized_window, random_window, scaled_size
+from forebay.loader.windows import (
+    Window,
+    central_window,
+    random_resized_window,
+    random_resized_windows,
+    random_window,
+    scaled_size,
+)
 
 __all__ = ["Step", "make_step"]
 
@@ -56,8 +64,8 @@ class Step:
         """Height and width of every sample after it, given those before it."""
         return size
 
-    def trace(self, view: View, numbers: Numbers) -> View | None:
-        """What is seen after it, for geometry; None where a `View` cannot say that."""
+    def trace(self, views: Views, draws: Draws, k: int) -> Views | None:
+        """What is seen after it, as step k, for geometry; None where `Views` cannot say that."""
         return None
 
     def dtype_after(self, dtype: torch.dtype) -> torch.dtype:
@@ -81,8 +89,11 @@ class _Resize(Step):
             return self._size
         return None if size is None or self._shorter is None else scaled_size(*size, self._shorter)
 
-    def trace(self, view: View, numbers: Numbers) -> View | None:
-        return view.resize(self._size or scaled_size(view.out_height, view.out_width, self._shorter or 1))
+    def trace(self, views: Views, draws: Draws, k: int) -> Views | None:
+        if self._size is not None:
+            return views.resize(self._size)
+        heights, widths = _for_each(views, lambda height, width, _: scaled_size(height, width, self._shorter or 1))
+        return views.resize((heights, widths))
 
     def run(self, values: list[Any], masks: tuple[bool, ...], numbers: Numbers, out: Outs) -> list[Any]:
         height, width = values[0].shape[2:]
@@ -98,10 +109,8 @@ class _CenterCrop(Step):
     def size_after(self, size: HW | None) -> HW | None:
         return self._size
 
-    def trace(self, view: View, numbers: Numbers) -> View | None:
-        if view.out_height < self._size[0] or view.out_width < self._size[1]:
-            return None
-        return view.crop(central_window(view.out_height, view.out_width, self._size))
+    def trace(self, views: Views, draws: Draws, k: int) -> Views | None:
+        return views.crop(*_for_each(views, lambda height, width, _: central_window(height, width, self._size)))
 
     def run(self, values: list[Any], masks: tuple[bool, ...], numbers: Numbers, out: Outs) -> list[Any]:
         values = _padded_to(values, self._size)
@@ -121,11 +130,13 @@ class _RandomCrop(Step):
     def size_after(self, size: HW | None) -> HW | None:
         return self._size
 
-    def trace(self, view: View, numbers: Numbers) -> View | None:
-        height, width = view.out_height, view.out_width
-        if self._transform.padding or height < self._size[0] or width < self._size[1]:
+    def trace(self, views: Views, draws: Draws, k: int) -> Views | None:
+        if self._transform.padding:
             return None
-        return view.crop(random_window(height, width, self._size, numbers.first()))
+        windows = _for_each(
+            views, lambda height, width, i: random_window(height, width, self._size, Numbers(draws, k, i).first())
+        )
+        return views.crop(*windows)
 
     def run(self, values: list[Any], masks: tuple[bool, ...], numbers: Numbers, out: Outs) -> list[Any]:
         edge = self._transform.padding
@@ -162,8 +173,16 @@ class _RandomResizedCrop(Step):
     def _window(self, height: int, width: int, numbers: Numbers) -> Window:
         return random_resized_window(height, width, scale=self._scale, ratio=self._ratio, numbers=numbers.block)
 
-    def trace(self, view: View, numbers: Numbers) -> View | None:
-        return view.crop(self._window(view.out_height, view.out_width, numbers)).resize(self._size)
+    def trace(self, views: Views, draws: Draws, k: int) -> Views | None:
+        windows = random_resized_windows(
+            views.down.out,
+            views.across.out,
+            scale=self._scale,
+            ratio=self._ratio,
+            first=draws.first(k)[views.samples],
+            more=lambda which, count: draws.more(k, views.samples[which], count),
+        )
+        return views.crop(*windows).resize(self._size)
 
     def run(self, values: list[Any], masks: tuple[bool, ...], numbers: Numbers, out: Outs) -> list[Any]:
         height, width = values[0].shape[2:]
@@ -178,8 +197,8 @@ class _RandomHorizontalFlip(Step):
         self.name = "RandomHorizontalFlip"
         self._p = transform.p
 
-    def trace(self, view: View, numbers: Numbers) -> View | None:
-        return view.flip() if numbers.first()[0] < self._p else view
+    def trace(self, views: Views, draws: Draws, k: int) -> Views | None:
+        return views.flip(draws.first(k)[views.samples, 0] < self._p)
 
     def run(self, values: list[Any], masks: tuple[bool, ...], numbers: Numbers, out: Outs) -> list[Any]:
         return [pixels.flip(value) for value in values] if numbers.first()[0] < self._p else values
@@ -262,6 +281,15 @@ class _Call(Step):
         if not masks:
             return results
         return [_as_picture(value, mask) for value, mask in zip(results, masks, strict=True)]
+
+
+def _for_each(views: Views, of_one: Callable[[int, int, int], tuple[int, ...]]) -> Ints:
+    """int64 (m, n): what a rule makes of the height and width seen of each picture, and of its place in the batch.
+
+    The rules are those of single pictures, so that every path has the same.
+    """
+    sides = zip(views.down.out.tolist(), views.across.out.tolist(), views.samples.tolist(), strict=True)
+    return np.array(list(starmap(of_one, sides)), np.int64).T
 
 
 def _as_picture(value: Any, mask: bool) -> Any:

@@ -20,7 +20,11 @@ from forebay.sharding.image_folder import (
     valid_text,
 )
 from forebay.sharding.jpeg_header import JpegHeader, exif_orientation, read_header, xmp_orientation
+from forebay.sharding.jpeg_part import GAP_NBYTES
+from forebay.sharding.jpeg_places import JpegPlaces
 from forebay.sharding.order import EpochOrder, ShardSpan, default_window, rank_slice
+from forebay.sharding.part_plan import Frames, PartPlans, plan_parts
+from forebay.sharding.ranges import FILLED, Ranges
 from forebay.sharding.schema import Column, Kind, Schema
 from forebay.sharding.shard_file import ShardReader
 from forebay.sharding.source import FolderSource, LocalFile, MappedFile, Source, SourceFile
@@ -31,20 +35,26 @@ from forebay.sharding.writer import ShardWriter
 
 __all__ = [
     "BAND_NBYTES",
+    "FILLED",
+    "GAP_NBYTES",
     "IDLE_READ_BLOCKS",
     "READ_NBYTES",
     "BlockPool",
     "Column",
     "EpochOrder",
     "FolderSource",
+    "Frames",
     "ImageFile",
     "ImageFolder",
     "JpegHeader",
     "JpegLayout",
+    "JpegPlaces",
     "Kind",
     "LocalFile",
     "MappedFile",
+    "PartPlans",
     "Problem",
+    "Ranges",
     "ReadMemory",
     "Schema",
     "ShardReader",
@@ -64,6 +74,7 @@ __all__ = [
     "list_labelled_images",
     "make_addressable",
     "open_dataset",
+    "plan_parts",
     "printable",
     "rank_slice",
     "read_header",

@@ -22,11 +22,12 @@ from forebay.errors import DecodeError
 from forebay.sharding.checksum import sample_checksum
 from forebay.sharding.jpeg_header import mcu_size, read_header, scan_begin
 
-__all__ = ["BAND_NBYTES", "JpegLayout", "Window", "bands_of", "describe_jpeg", "sub_jpeg"]
+__all__ = ["BAND_NBYTES", "JpegLayout", "Window", "bands_of", "describe_jpeg", "mcu_rows", "sub_jpeg"]
 
 BAND_NBYTES = 8192
 """A band ends with the row of MCUs that gives it as many bytes: two pages of a file to each checksum of 8 bytes."""
 
+Int64s = npt.NDArray[np.int64]
 Window = tuple[int, int, int, int]
 """Top, left, height and width in pixels as stored."""
 
@@ -174,13 +175,20 @@ def sub_jpeg(
     return bytes(smaller), origin
 
 
+def mcu_rows(tops: Int64s, heights: Int64s, mcu_heights: Int64s, picture_heights: Int64s) -> tuple[Int64s, Int64s]:
+    """First and end row of MCUs that hold pixel rows [top, top + height) and their neighbours, of many pictures."""
+    margins = np.where(mcu_heights > _BLOCK, mcu_heights // _BLOCK, 0)  # as `_upsampled`
+    first = np.maximum(0, tops - margins) // mcu_heights
+    end: Int64s = -(-np.minimum(picture_heights, tops + heights + margins) // mcu_heights)
+    return first, end
+
+
 def _mcu_rows(layout: JpegLayout, top: int, height: int) -> tuple[int, int]:
-    """First and end row of MCUs that hold pixel rows and their neighbours."""
+    """`mcu_rows` of one picture, which has to have the rows."""
     if not 0 <= top < top + height <= layout.height:
         raise ValueError(f"pixel rows {top} to {top + height} are not all within a picture of {layout.height}")
-    margin = _upsampled(layout.mcu_height)
-    first, end = max(0, top - margin), min(layout.height, top + height + margin)
-    return first // layout.mcu_height, -(-end // layout.mcu_height)
+    first, end = mcu_rows(*(np.array([each]) for each in (top, height, layout.mcu_height, layout.height)))
+    return first.item(), end.item()
 
 
 def _segments(layout: JpegLayout, left: int, width: int) -> tuple[int, int]:

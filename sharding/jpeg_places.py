@@ -12,6 +12,7 @@ In the footer stands, where A is an array as in `footer.py` and the bands of all
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -23,19 +24,20 @@ import numpy.typing as npt
 from forebay.sharding.addressable import JpegLayout
 from forebay.sharding.packed import FooterError, pack, unpack
 
-__all__ = ["JpegPlaces"]
+__all__ = ["FRAME", "JpegPlaces"]
 
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 UInt64s = npt.NDArray[np.uint64]
 
-_FRAME = ("height", "width", "orientation", "mcu_height", "mcu_width", "segment", "header_nbytes", "num_bands")
+FRAME = ("height", "width", "orientation", "mcu_height", "mcu_width", "segment", "header_nbytes", "num_bands")
+"""What the columns of `JpegPlaces.frames` are."""
 _LONGEST_SIDE = (1 << 16) - 1  # a JPEG keeps its sides in 16 bits
 _MCU_SIDES = (8, 16, 32)
 _END_NBYTES = 2  # the EOI marker, all that follows the last band
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class JpegPlaces:
     """The layouts of a column's samples, as they stand in the footer. Make one with `of` or `from_json`."""
 
@@ -52,6 +54,11 @@ class JpegPlaces:
     band_starts: Int64s
     """(rows + 1,) number of each sample's first band, and the number of bands."""
 
+    @functools.cached_property
+    def bands(self) -> UInt64s:
+        """(3, bands): rows of MCUs, length and checksum of each band, to be taken together."""
+        return np.stack((self.band_rows, self.band_nbytes, self.band_checksums), dtype=np.uint64, casting="unsafe")
+
     @classmethod
     def of(cls, column: str, layouts: Sequence[JpegLayout | None], nbytes: Int64s) -> Self | None:
         """The places of samples that have these layouts and (rows,) lengths; None when no sample has a layout.
@@ -62,11 +69,11 @@ class JpegPlaces:
         held = [layout for layout in layouts if layout is not None]
         if not held:
             return None
-        frames = np.zeros((len(layouts), len(_FRAME)), dtype=np.int32)
+        frames = np.zeros((len(layouts), len(FRAME)), dtype=np.int32)
         header_checksums = np.zeros(len(layouts), dtype=np.uint64)
         for row, layout in enumerate(layouts):
             if layout is not None:
-                frames[row] = [*(getattr(layout, name) for name in _FRAME[:-1]), len(layout.band_rows)]
+                frames[row] = [*(getattr(layout, name) for name in FRAME[:-1]), len(layout.band_rows)]
                 header_checksums[row] = layout.header_checksum
         band_rows = np.fromiter(chain.from_iterable(layout.band_rows for layout in held), dtype=np.int32)
         band_nbytes = np.fromiter(chain.from_iterable(layout.band_nbytes for layout in held), dtype=np.int32)
@@ -82,7 +89,7 @@ class JpegPlaces:
             FooterError: an array that does not hold; says which and at which row.
             KeyError, TypeError, ValueError: not of this form.
         """
-        frames = unpack(entry["frames"], "<i4", len(nbytes) * len(_FRAME)).reshape(-1, len(_FRAME))
+        frames = unpack(entry["frames"], "<i4", len(nbytes) * len(FRAME)).reshape(-1, len(FRAME))
         header_checksums = unpack(entry["header_checksums"], "<u8", len(nbytes))
         if frames.size and frames[:, -1].min() < 0:
             raise FooterError(f"column {column!r} has JPEGs of fewer than 0 bands")
@@ -139,7 +146,7 @@ class JpegPlaces:
         for what, holds in rules.items():
             if not (blank | holds).all():
                 row = int(np.argmin(blank | holds))
-                told = ", ".join(f"{name} {value}" for name, value in zip(_FRAME, self.frames[row], strict=True))
+                told = ", ".join(f"{name} {value}" for name, value in zip(FRAME, self.frames[row], strict=True))
                 raise FooterError(f"column {column!r} has in row {row} a JPEG whose {what} cannot be: {told}")
         return self
 

@@ -19,6 +19,7 @@ from forebay.sharding.blocks import ReadMemory
 from forebay.sharding.checksum import sample_checksum
 from forebay.sharding.footer import FOOTER_METADATA_KEY, BatchPlaces, FooterError, SamplePlaces, ShardFooter
 from forebay.sharding.jpeg_part import find_damage, read_part
+from forebay.sharding.jpeg_places import JpegPlaces
 from forebay.sharding.schema import Kind, Schema
 from forebay.sharding.shard_layout import MAGIC
 from forebay.sharding.source import SourceFile
@@ -65,7 +66,6 @@ class ShardReader:
         self._file = file
         self._columns = {column.name: column for column in schema.select(columns)}
         self._batched: dict[str, npt.NDArray[Any]] = {}
-        self._last_layout: tuple[int, str, JpegLayout | None] = (-1, "", None)
         value = self._read_footer(schema, footer_nbytes, footer_checksum)
         try:
             limit = file.nbytes - footer_nbytes
@@ -115,6 +115,31 @@ class ShardReader:
             self._fail(f"it has checksum {found:#018x}, and {written:#018x} was written", row=row, column=column)
         return view
 
+    def fileno(self) -> int:
+        """The descriptor that `offset` counts in, for whoever reads many ranges at once; -1: `read` is the only way."""
+        return self._file.fileno()
+
+    def places(self, row: int, column: str) -> tuple[int, int, int]:
+        """Where a sample of a placed column lies: offset in the file, bytes, and the xxh3-64 that they have to have.
+
+        Raises:
+            SchemaError, IndexError: as `read`.
+        """
+        places = self._placed(row, column, "places")
+        return places.offsets.item(row), places.nbytes.item(row), places.checksums.item(row)
+
+    def read_unverified(self, row: int, column: str, begin: int, nbytes: int, memory: ReadMemory) -> memoryview:
+        """Some bytes of a sample of a placed column, for whoever verifies them.
+
+        Raises:
+            SourceError, SchemaError, IndexError: as `read`.
+        """
+        return self._read_file(row, column, self.places(row, column)[0] + begin, nbytes, memory)
+
+    def jpeg_places(self, column: str) -> JpegPlaces | None:
+        """Where the parts of the column's crop-addressable JPEGs lie; None when it has none."""
+        return self._footer.jpegs.get(column)
+
     def jpeg_layout(self, row: int, column: str) -> JpegLayout | None:
         """How a sample can be read in part by `read_jpeg`; None when it is no crop-addressable JPEG.
 
@@ -122,14 +147,9 @@ class ShardReader:
             SchemaError: the column was not opened, or holds scalars.
             IndexError: there is no such row.
         """
-        last = self._last_layout  # asked for twice in a row: before a read, and by it
-        if last[:2] == (row, column):
-            return last[2]
         self._placed(row, column, "jpeg_layout")
         jpegs = self._footer.jpegs.get(column)
-        layout = None if jpegs is None else jpegs.layout(row)
-        self._last_layout = row, column, layout
-        return layout
+        return None if jpegs is None else jpegs.layout(row)
 
     def read_jpeg(
         self, row: int, column: str, top: int, height: int, memory: ReadMemory | None = None

@@ -35,6 +35,9 @@ class SourceFile(Protocol):
             SourceError: the file ends earlier, or its bytes cannot be read; names the file.
         """
 
+    def fileno(self) -> int:
+        """The descriptor that its bytes can be read from by whoever reads many ranges at once; -1: only by `read`."""
+
     def close(self) -> None:
         """Give back what the file holds. Calling it again does nothing; no read may be under way."""
 
@@ -122,6 +125,12 @@ class LocalFile:
             )
         return data.toreadonly()
 
+    def fileno(self) -> int:
+        """See `SourceFile.fileno`."""
+        if self._fd < 0:
+            raise ClosedError(f"{self.name} was read after it was closed")
+        return self._fd
+
     def close(self) -> None:
         """See `SourceFile.close`."""
         fd, self._fd = self._fd, -1
@@ -153,6 +162,10 @@ class MappedFile:
         if not 0 <= offset <= offset + nbytes <= self.nbytes:
             raise SourceError(f"{self.name} has {self.nbytes} bytes, not bytes {offset} to {offset + nbytes}")
         return self._view[offset : offset + nbytes]
+
+    def fileno(self) -> int:
+        """See `SourceFile.fileno`. What is mapped needs no copy."""
+        return -1
 
     def close(self) -> None:
         """See `SourceFile.close`. The map goes with the last view of it."""

@@ -669,18 +669,38 @@ done:
     return result;
 }
 
-static PyObject *py_frame(PyObject *module, PyObject *args) {
+static PyObject *py_frames(PyObject *module, PyObject *args) {
     (void)module;
-    Py_buffer view;
+    PyObject *pictures, *found_object, *result = NULL;
     long long max_pixels;
-    if (!PyArg_ParseTuple(args, "y*L", &view, &max_pixels))
+    Py_buffer found = {0};
+    if (!PyArg_ParseTuple(args, "O!LO", &PyList_Type, &pictures, &max_pixels, &found_object))
         return NULL;
-    Header h;
-    int plain = read_header(view.buf, (size_t)view.len, &h) && is_plain(&h, max_pixels);
-    PyBuffer_Release(&view);
-    if (!plain)
-        Py_RETURN_NONE;
-    return Py_BuildValue("iii", h.height, h.width, h.has_app1);
+    Py_ssize_t count = PyList_Size(pictures);
+    if (!get_buffer(found_object, &found, PyBUF_WRITABLE, count * 3 * (Py_ssize_t)sizeof(int64_t), "found"))
+        return NULL;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *picture = PyList_GetItem(pictures, i);
+        Py_buffer view;
+        Header h;
+        if (!picture)
+            goto done;
+        if (picture == Py_None)
+            continue;
+        if (PyObject_GetBuffer(picture, &view, PyBUF_SIMPLE) < 0)
+            goto done;
+        if (read_header(view.buf, (size_t)view.len, &h) && is_plain(&h, max_pixels)) {
+            int64_t *of_picture = (int64_t *)found.buf + 3 * i;
+            of_picture[0] = h.height;
+            of_picture[1] = h.width;
+            of_picture[2] = h.has_app1;
+        }
+        PyBuffer_Release(&view);
+    }
+    result = Py_NewRef(Py_None);
+done:
+    PyBuffer_Release(&found);
+    return result;
 }
 
 static PyObject *py_version(PyObject *module, PyObject *args) {
@@ -716,9 +736,9 @@ static PyMethodDef methods[] = {
      "gate)\n\nMake a batch; see kernel.py. Releases the GIL once."},
     {"gate", py_gate, METH_NOARGS, "A gate that lets one batch at a time through."},
     {"cancel", py_cancel, METH_O, "cancel(gate)\n\nLet what is at the gate, or through it, take no further image."},
-    {"frame", py_frame, METH_VARARGS,
-     "frame(data, max_pixels)\n\n(height, width, whether there is an APP1 segment) of a JPEG that `decode` takes, else "
-     "None."},
+    {"frames", py_frames, METH_VARARGS,
+     "frames(pictures, max_pixels, found)\n\nHeight, width and whether there is an APP1 segment of each JPEG that "
+     "`decode` takes, as int64 (n, 3); the others are left as they are."},
     {"version", py_version, METH_NOARGS, "The library that it was built with."},
     {"use_vectors", py_vectors, METH_VARARGS,
      "use_vectors(most)\n\nRows of pixels to take at a time: 1 (plain C), 2 (AVX2) or 4 (AVX-512), at most what the "
@@ -728,7 +748,7 @@ static PyMethodDef methods[] = {
 
 static int fill(PyObject *module) {
     vectors = best_vectors();
-    PyObject *names = Py_BuildValue("[sssssss]", "JOB_FIELDS", "cancel", "decode", "frame", "gate", "use_vectors", "version");
+    PyObject *names = Py_BuildValue("[sssssss]", "JOB_FIELDS", "cancel", "decode", "frames", "gate", "use_vectors", "version");
     int failed = !names || PyModule_AddObjectRef(module, "__all__", names) < 0 ||
                  PyModule_AddIntConstant(module, "JOB_FIELDS", (long)(sizeof(Job) / sizeof(int32_t))) < 0;
     Py_XDECREF(names);

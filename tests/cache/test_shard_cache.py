@@ -114,6 +114,9 @@ class GatedFile:
             data[len(data) // 2] ^= 1
         return memoryview(data).toreadonly()
 
+    def fileno(self) -> int:
+        return -1
+
     def close(self) -> None:
         self._file.close()
 

@@ -17,7 +17,7 @@ import pytest
 from forebay.sharding import can_transcode
 
 ROOT = Path(__file__).resolve().parents[2]
-PARTS = ["loader/_kernel.abi3.so", "sharding/_transcode.abi3.so"]
+PARTS = ["loader/_kernel.abi3.so", "sharding/_ranges.abi3.so", "sharding/_transcode.abi3.so"]
 SETTINGS = {"CC", "CFLAGS", "CPPFLAGS", "FOREBAY_NATIVE", "FOREBAY_SANITIZE", "FOREBAY_STATIC", "LDFLAGS", "LDSHARED"}
 needs_compiler = pytest.mark.skipif(
     shutil.which("gcc") is None or not can_transcode(), reason="there is no compiler, or no libjpeg-turbo's headers"
@@ -125,18 +125,18 @@ def test_a_setting_that_means_nothing_is_refused(source: Path) -> None:
 
 
 @needs_compiler
-def test_when_one_native_part_does_not_build_the_other_is_kept(source: Path) -> None:
+def test_when_one_native_part_does_not_build_the_others_are_kept(source: Path) -> None:
     with (source / "sharding/_transcode.c").open("a") as file:
         file.write("#error broken\n")
     done = run_setup(source, "build_ext", "--inplace")
     assert done.returncode == 0, done.stderr
-    assert built(source) == PARTS[:1]
+    assert built(source) == PARTS[:2]
     (line,) = said(done.stderr)
     assert "forebay.sharding._transcode was left out" in line
 
 
 @needs_compiler
-def test_the_sdist_builds_a_wheel_with_both_native_parts(source: Path, tmp_path: Path) -> None:
+def test_the_sdist_builds_a_wheel_with_all_native_parts(source: Path, tmp_path: Path) -> None:
     for part in PARTS:
         (source / part).touch()
     run_setup(source, "sdist", "--dist-dir", str(tmp_path)).check_returncode()
@@ -145,7 +145,8 @@ def test_the_sdist_builds_a_wheel_with_both_native_parts(source: Path, tmp_path:
         held = {name.partition("/")[2] for name in file.getnames()}
         file.extractall(tmp_path / "unpacked", filter="data")
     native = {str(path.relative_to(ROOT)) for suffix in "ch" for path in (ROOT / "loader/native").glob(f"*.{suffix}")}
-    assert native | {"sharding/_transcode.c", "setup.py", "forebay/py.typed", "loader/_kernel.pyi"} <= held
+    others = {"sharding/_ranges.c", "sharding/_ranges.pyi", "sharding/_transcode.c", "setup.py", "forebay/py.typed"}
+    assert native | others | {"loader/_kernel.pyi"} <= held
     assert not any(name.endswith(".so") for name in held)
 
     (unpacked,) = (tmp_path / "unpacked").iterdir()

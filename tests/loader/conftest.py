@@ -17,8 +17,8 @@ from PIL import Image
 from torch import Tensor
 
 from forebay.loader.decode import MAX_PIXELS, decode_image
-from forebay.loader.geometry import View, stored_window
-from forebay.loader.kernel import WHOLE_FILE, decode_batch, make_job
+from forebay.loader.geometry import View, Views, stored_window
+from forebay.loader.kernel import WHOLE_FILE, decode_batch, make_jobs
 from forebay.loader.pixels import from_pixels, render
 from forebay.sharding import ShardWriter, bands_of, describe_jpeg, read_header
 
@@ -139,7 +139,8 @@ def take_part(data: bytes, view: View) -> tuple[memoryview, memoryview, int] | N
     layout = describe_jpeg(data)
     if layout is None:
         return None
-    window = stored_window(view.source(), height=layout.height, width=layout.width, orientation=layout.orientation)
+    (source,) = zip(*(each.tolist() for each in Views.of([view]).sources()), strict=True)
+    window = stored_window(source, height=layout.height, width=layout.width, orientation=layout.orientation)
     first, end = bands_of(layout, window[0], window[2])
     whole, begin = memoryview(data), layout.header_nbytes + sum(layout.band_nbytes[:first])
     bands = whole[begin : begin + sum(layout.band_nbytes[first:end])]
@@ -162,7 +163,13 @@ def render_by_kernel(
         assert part is not None
         head, body, first_row = part
     out = torch.empty((1, view.out_height, view.out_width, 3), dtype=dtype).permute(0, 3, 1, 2)
-    job = make_job(view, orientation=header.orientation, height=header.height, width=header.width, first_row=first_row)
+    job = make_jobs(
+        Views.of([view]),
+        orientations=header.orientation,
+        heights=header.height,
+        widths=header.width,
+        first_row=first_row,
+    )[0]
     jobs = np.array([job], dtype=np.int32)
     done = decode_batch([head], [body], jobs, out, table=table, max_pixels=MAX_PIXELS, threads=1)
     return out if done[0] else None

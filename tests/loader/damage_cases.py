@@ -17,8 +17,8 @@ from forebay import DataLoader, ShardDataset
 from forebay import transforms as T
 from forebay.errors import DecodeError, SampleError
 from forebay.loader.decode import MAX_PIXELS, decode_image
-from forebay.loader.geometry import View
-from forebay.loader.kernel import WHOLE_FILE, decode_batch, find_frame, make_job
+from forebay.loader.geometry import View, Views
+from forebay.loader.kernel import WHOLE_FILE, decode_batch, find_frames, make_jobs
 from forebay.loader.pixels import from_pixels, render
 from forebay.sharding import TranscodeError, make_addressable, read_header
 
@@ -55,10 +55,7 @@ def damage(data: bytes, rng: random.Random, count: int) -> Iterator[bytes]:
 def small_view(rng: random.Random, height: int, width: int) -> View:
     """A window at any place, made SIZE by SIZE, and at most 3.9 times as small."""
     h, w = (rng.randint(1, min(side, int(3.9 * SIZE))) for side in (height, width))
-    view = View.whole(height, width).crop((rng.randint(0, height - h), rng.randint(0, width - w), h, w))
-    resized = view.resize((SIZE, SIZE))
-    assert resized is not None
-    return resized
+    return View.of_window((rng.randint(0, height - h), rng.randint(0, width - w), h, w), (SIZE, SIZE))
 
 
 def expected_pixels(data: bytes, view: View, size: tuple[int, int]) -> torch.Tensor | None:
@@ -76,7 +73,13 @@ def expected_pixels(data: bytes, view: View, size: tuple[int, int]) -> torch.Ten
 def check(sources: list[Part], whole: list[bytes], views: list[View], size: tuple[int, int], every: int) -> int:
     """Let the kernel have a batch; of what it did, compare each `every`-th with the libraries. Returns how many."""
     jobs = [
-        make_job(view, orientation=1, height=size[0], width=size[1], first_row=first)
+        make_jobs(
+            Views.of([view]),
+            orientations=1,
+            heights=size[0],
+            widths=size[1],
+            first_row=first,
+        )[0]
         for view, (_, _, first) in zip(views, sources, strict=True)
     ]
     out = torch.empty((len(sources), SIZE, SIZE, 3), dtype=torch.uint8).permute(0, 3, 1, 2)
@@ -159,10 +162,9 @@ def test_every_awkward_file_is_left_or_made_as_the_libraries_make_it(
     taken = 0
     for path in awkward(data_dir):
         data = path.read_bytes()
-        if find_frame(data, MAX_PIXELS) is None:
+        if not find_frames([data], MAX_PIXELS).any():
             for size in ((60, 80), (1, 1)):
-                view = View.whole(*size).crop((0, 0, 1, 1)).resize((SIZE, SIZE))
-                assert view is not None
+                view = View.of_window((0, 0, 1, 1), (SIZE, SIZE))
                 assert not check([(memoryview(data), None, WHOLE_FILE)], [data], [view], size, every=1), path
             continue
         header = read_header(memoryview(data))

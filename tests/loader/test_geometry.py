@@ -14,7 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from forebay.loader import pixels
-from forebay.loader.geometry import View, stored_window
+from forebay.loader.geometry import View, Views, stored_window, stored_windows
 from forebay.loader.windows import Window
 
 TURNS = {  # Exif 2.3, table 6, by the method of Pillow that undoes it
@@ -45,6 +45,11 @@ def draw_crop(data: st.DataObject, height: int, width: int) -> Window:
     return data.draw(st.integers(0, height - h)), data.draw(st.integers(0, width - w)), h, w
 
 
+def whole(*sizes: tuple[int, int]) -> Views:
+    heights, widths = np.array(sizes, np.int64).T
+    return Views.whole(heights, widths)
+
+
 @settings(max_examples=400, deadline=None)
 @given(
     height=SIDES,
@@ -56,34 +61,69 @@ def test_steps_put_together_give_what_they_give_in_turn(
     height: int, width: int, steps: list[str], data: st.DataObject
 ) -> None:
     picture = seen = noise(height, width)
-    view, resized = View.whole(height, width), False
+    views, resized = whole((height, width)), False
     for step in steps:
         if step == "crop":
             window = draw_crop(data, *seen.shape[2:])
-            seen, view = pixels.crop(seen, window), view.crop(window)
+            seen, views = pixels.crop(seen, window), views.crop(*window)
         elif step == "flip":
-            seen, view = pixels.flip(seen), view.flip()
+            seen, views = pixels.flip(seen), views.flip()
         else:
             size = data.draw(SIDES), data.draw(SIDES)
             changes = size != tuple(seen.shape[2:])
-            after = view.resize(size)
+            views = views.resize(size)
             if changes and resized:
-                assert after is None, "two resizes are not one"
+                assert views[0] is None, "two resizes are not one"
                 return
-            assert after is not None
-            view, resized = after, resized or changes
+            resized = resized or changes
             seen = pixels.resize(seen.clone(memory_format=torch.channels_last), size)
+        view = views[0]
+        assert view is not None
         assert (view.out_height, view.out_width) == tuple(seen.shape[2:])
+    view = views[0]
+    assert view is not None
     assert torch.equal(show(picture, view), seen)
+
+
+@settings(max_examples=100, deadline=None)
+@given(sizes=st.lists(st.tuples(SIDES, SIDES), min_size=1, max_size=6), seed=st.integers(0, 10**6))
+def test_views_of_many_pictures_are_those_of_each(sizes: list[tuple[int, int]], seed: int) -> None:
+    def put_together(views: Views) -> Views:
+        rng = np.random.default_rng(seed)
+        shares = rng.random((4, 6))[:, views.samples]
+        heights, widths = 1 + shares[0] * (views.down.out - 1), 1 + shares[1] * (views.across.out - 1)
+        window = shares[2] * 3, shares[3] * 3, heights, widths  # some reach beyond the edge
+        views = views.crop(*(each.astype(np.int64) for each in window)).flip(shares[2] < 0.5)
+        return views.resize((20, 30)).crop(3, 4, 10, 12).resize((10, 12))
+
+    together = put_together(whole(*sizes))
+    assert len(together) == len(sizes)
+    for i, (height, width) in enumerate(sizes):
+        alone = put_together(Views.whole(np.array([height]), np.array([width]), np.array([i])))
+        assert together[i] == alone[0]
+        view = together[i]
+        if view is not None:
+            again = Views.of([view])
+            assert again[0] == view
+            assert [each[0] for each in again.sources()] == [each[i] for each in together.sources()]
+
+
+def test_a_crop_beyond_the_edge_is_unknown() -> None:
+    for window in ((1, 0, 7, 9), (0, 1, 7, 9), (-1, 0, 7, 9), (0, -1, 7, 9), (0, 0, 8, 9), (0, 0, 7, 10)):
+        assert whole((7, 9)).crop(*window)[0] is None
+    assert whole((7, 9)).crop(0, 0, 7, 9)[0] is not None
 
 
 def test_a_view_of_all_is_the_picture() -> None:
     picture = noise(7, 9)
-    view = View.whole(7, 9)
+    views = whole((7, 9))
+    view = views[0]
+    assert view is not None
     assert torch.equal(show(picture, view), picture)
-    assert view.source() == (0, 0, 7, 9)
-    assert view.resize((7, 9)) == view
-    assert view.flip().flip() == view
+    assert [each.tolist() for each in views.sources()] == [[0], [0], [7], [9]]
+    assert views.resize((7, 9))[0] == view
+    assert views.flip().flip()[0] == view
+    assert view == View.of_window((0, 0, 7, 9), (7, 9))
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -112,7 +152,7 @@ def test_what_lies_outside_the_source_of_a_view_changes_nothing(
     draw_view: Callable[..., View], height: int, width: int, seed: int, shrink: float
 ) -> None:
     view = draw_view(random.Random(seed), height, width, shrink=shrink)
-    top, left, rows, columns = view.source()
+    top, left, rows, columns = (each.item() for each in Views.of([view]).sources())
     assert view.top <= top < top + rows <= view.top + view.height
     assert view.left <= left < left + columns <= view.left + view.width
     picture = noise(height, width)
@@ -122,19 +162,43 @@ def test_what_lies_outside_the_source_of_a_view_changes_nothing(
 
 
 def test_the_source_of_a_small_part_is_small() -> None:
-    halved = View.whole(1000, 1200).resize((500, 600))
-    assert halved is not None
-    top, left, rows, columns = halved.crop((100, 200, 50, 60)).source()
+    halved = whole((1000, 1200)).resize((500, 600))
+    top, left, rows, columns = (each.item() for each in halved.crop(100, 200, 50, 60).sources())
     assert 196 <= top <= 200
     assert 396 <= left <= 400
     assert 100 <= rows <= 108
     assert 120 <= columns <= 128
-    enlarged = View.whole(1000, 1200).resize((4000, 4800))
-    assert enlarged is not None
-    assert max(enlarged.crop((400, 800, 40, 40)).source()[2:]) <= 15
+    enlarged = whole((1000, 1200)).resize((4000, 4800))
+    assert max(each.item() for each in enlarged.crop(400, 800, 40, 40).sources()[2:]) <= 15
 
 
 def test_a_view_is_a_plain_value() -> None:
-    view = View.whole(20, 30).crop((2, 3, 10, 12)).resize((5, 6))
-    assert view == View(2, 3, 10, 12, 5, 6, 0, 0, 5, 6, False)
-    assert view.flip().crop((0, 0, 5, 2))[6:] == (0, 4, 5, 2, True)
+    views = whole((20, 30)).crop(2, 3, 10, 12).resize((5, 6))
+    assert views[0] == View(2, 3, 10, 12, 5, 6, 0, 0, 5, 6, False)
+    flipped = views.flip().crop(0, 0, 5, 2)[0]
+    assert flipped is not None
+    assert flipped[6:] == (0, 4, 5, 2, True)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    sizes=st.lists(st.tuples(SIDES, SIDES), min_size=1, max_size=8),
+    orientations=st.lists(st.integers(1, 8), min_size=8, max_size=8),
+    data=st.data(),
+)
+def test_stored_windows_are_those_of_each(
+    sizes: list[tuple[int, int]], orientations: list[int], data: st.DataObject
+) -> None:
+    turned = orientations[: len(sizes)]
+    windows = [
+        draw_crop(data, *(size[::-1] if orientation >= 5 else size))
+        for size, orientation in zip(sizes, turned, strict=True)
+    ]
+    expected = [
+        stored_window(window, height=height, width=width, orientation=orientation)
+        for window, (height, width), orientation in zip(windows, sizes, turned, strict=True)
+    ]
+    top, left, rows, columns = np.array(windows, np.int64).T
+    heights, widths = np.array(sizes, np.int64).T
+    found = stored_windows((top, left, rows, columns), heights, widths, np.array(turned))
+    assert list(zip(*(each.tolist() for each in found), strict=True)) == expected

@@ -151,7 +151,7 @@ def test_a_head_gives_to_the_bit_what_its_steps_give(
     if program.head is None:
         return
     draws = program.draw(seed=3, epoch=1, indices=np.array([index]), occurrences=np.array([0]))
-    view = program.head.view(height, width, draws, 0)
+    view = program.head.views(np.array([height]), np.array([width]), draws, np.array([0]))[0]
     if view is None:
         return
     assert (view.out_height, view.out_width) == program.head.size
@@ -177,7 +177,7 @@ def view_of(steps: list[T.Transform], height: int, width: int) -> View | None:
     (program,) = programs({"image": steps})
     assert program.head is not None
     draws = program.draw(seed=3, epoch=1, indices=np.array([0]), occurrences=np.array([0]))
-    return program.head.view(height, width, draws, 0)
+    return program.head.views(np.array([height]), np.array([width]), draws, np.array([0]))[0]
 
 
 def test_a_picture_that_needs_edges_or_two_resizes_is_left_to_the_steps() -> None:

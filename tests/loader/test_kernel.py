@@ -15,7 +15,7 @@ from torch import Tensor
 
 from forebay.loader.decode import MAX_PIXELS, decode_image
 from forebay.loader.geometry import View
-from forebay.loader.kernel import JOB_FIELDS, find_frame, native_version, why_not
+from forebay.loader.kernel import JOB_FIELDS, find_frames, native_version, why_not
 from forebay.sharding import describe_jpeg, make_addressable, read_header
 
 _kernel = pytest.importorskip("forebay.loader._kernel", reason="forebay was installed without its native parts")
@@ -101,7 +101,7 @@ def test_turned_pictures_are_made_upright_with_the_libraries_pixels(
     rng = random.Random(orientation)
     for options in ({"subsampling": "4:2:0"}, {"progressive": True}, {"restart_marker_rows": 1}):
         data = make_jpeg(90, 141, orientation=orientation, **options)
-        whole = by_kernel(data, View.whole(*upright_size(data)))
+        whole = by_kernel(data, View.of_window((0, 0, *upright_size(data)), upright_size(data)))
         assert whole is not None
         assert np.array_equal(whole[0].permute(1, 2, 0).numpy(), decode_image(data))
         for _ in range(25):
@@ -119,8 +119,7 @@ def differences(
     """By value (H, W, 3), from Pillow's crop then resize, which are our semantics, and from its `resize(box=...)`."""
     image = Image.fromarray(decode_image(data))
     top, left, height, width = window
-    view = View.whole(image.height, image.width).crop(window).resize(size)
-    assert view is not None
+    view = View.of_window(window, size)
     made = by_kernel(data, view)
     assert made is not None
     found = made[0].permute(1, 2, 0).numpy().astype(int)
@@ -164,9 +163,7 @@ def test_photographs_give_the_libraries_pixels(
     for data in photographs(data_dir, folder, 30):
         addressable = make_addressable(data)
         window = random_window(rng, *upright_size(data))
-        view = View.whole(*upright_size(data)).crop(window).resize((224, 224))
-        assert view is not None
-        view = view.flip() if rng.random() < 0.5 else view
+        view = View.of_window(window, (224, 224), flipped=rng.random() < 0.5)
         expected = by_library(data, view)
         made = [by_kernel(data, view), by_kernel(addressable, view), by_kernel(addressable, view, in_part=True)]
         for pixels in made:
@@ -241,7 +238,7 @@ def test_the_kernel_says_what_it_is_and_what_it_takes(make_jpeg: Callable[..., b
     assert (native_version() or "").startswith("libjpeg-turbo ")
     assert _kernel.JOB_FIELDS == JOB_FIELDS
     plain, turned = make_jpeg(40, 60), make_jpeg(40, 60, orientation=6)
-    assert find_frame(plain, MAX_PIXELS) == (40, 60, False)
-    assert find_frame(memoryview(turned), MAX_PIXELS) == (40, 60, True)
-    assert find_frame(plain, 40 * 60) == (40, 60, False)
-    assert find_frame(plain, 40 * 60 - 1) is None
+    assert find_frames([plain], MAX_PIXELS).tolist() == [[*(40, 60, False)]]
+    assert find_frames([memoryview(turned)], MAX_PIXELS).tolist() == [[*(40, 60, True)]]
+    assert find_frames([plain], 40 * 60).tolist() == [[*(40, 60, False)]]
+    assert not find_frames([plain], 40 * 60 - 1).any()

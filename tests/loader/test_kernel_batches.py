@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from forebay.loader.decode import MAX_PIXELS, decode_image
-from forebay.loader.geometry import View
-from forebay.loader.kernel import JOB_FIELDS, Gate, decode_batch, make_job
+from forebay.loader.geometry import View, Views
+from forebay.loader.kernel import JOB_FIELDS, Gate, decode_batch, make_jobs
 from forebay.sharding import read_header
 
 _kernel = pytest.importorskip("forebay.loader._kernel", reason="forebay was installed without its native parts")
@@ -51,7 +51,8 @@ def draw_batch(
         scaled = [max(side, length) for side, length in zip(out, (view.scaled_height, view.scaled_width), strict=True)]
         crop = [rng.randint(0, length - side) for side, length in zip(out, scaled, strict=True)]
         view = View(*view[:4], scaled[0], scaled[1], crop[0], crop[1], out[0], out[1], view.flipped)
-        jobs.append(make_job(view, orientation=header.orientation, height=header.height, width=header.width))
+        of_one = Views.of([view])
+        jobs.append(make_jobs(of_one, orientations=header.orientation, heights=header.height, widths=header.width)[0])
         sources.append(data)
     return sources, np.array(jobs, dtype=np.int32)
 
@@ -141,7 +142,8 @@ def test_a_batch_of_nothing_is_done_at_once() -> None:
 
 def test_another_thread_can_stop_a_batch(make_jpeg: Callable[..., bytes]) -> None:
     data, count = make_jpeg(600, 800), 20_000  # half a minute or more
-    jobs = np.array([make_job(View.whole(600, 800).crop((0, 0, 600, 8)), orientation=1, height=600, width=800)] * count)
+    views = Views.of([View.of_window((0, 0, 600, 8), (600, 8))] * count)
+    jobs = make_jobs(views, orientations=1, heights=600, widths=800)
     out = torch.empty((count, 600, 8, 3), dtype=torch.uint8).permute(0, 3, 1, 2)
     gate, called = Gate(), threading.Event()
 
@@ -155,7 +157,7 @@ def test_another_thread_can_stop_a_batch(make_jpeg: Callable[..., bytes]) -> Non
     done = decode_batch(
         [data] * count,
         [None] * count,
-        jobs.astype(np.int32),
+        jobs,
         out,
         table=None,
         max_pixels=MAX_PIXELS,
@@ -165,9 +167,7 @@ def test_another_thread_can_stop_a_batch(make_jpeg: Callable[..., bytes]) -> Non
     stopping.join()
     assert not done.all()
     assert not done[-1], "images are begun in order"
-    cancelled = decode_batch(
-        [data], [None], jobs[:1].astype(np.int32), out[:1], table=None, max_pixels=MAX_PIXELS, threads=1, gate=gate
-    )
+    cancelled = decode_batch([data], [None], jobs[:1], out[:1], table=None, max_pixels=MAX_PIXELS, threads=1, gate=gate)
     assert not cancelled.any()
 
 
@@ -175,7 +175,8 @@ def test_batches_go_through_a_gate_one_after_the_other(make_jpeg: Callable[..., 
     """Each of many callers at one gate gets all of its batch, and nobody is left waiting."""
     data, count = make_jpeg(64, 64), 6
     gate, pixels = Gate(), decode_image(data)
-    jobs = np.array([make_job(View.whole(64, 64), orientation=1, height=64, width=64)] * count, np.int32)
+    views = Views.of([View.of_window((0, 0, 64, 64), (64, 64))] * count)
+    jobs = make_jobs(views, orientations=1, heights=64, widths=64)
     outs = [torch.zeros((count, 64, 64, 3), dtype=torch.uint8).permute(0, 3, 1, 2) for _ in range(24)]
     done = []
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from forebay.loader.decode import MAX_PIXELS
 from forebay.loader.geometry import View
-from forebay.loader.kernel import decode_batch, find_frame
+from forebay.loader.kernel import decode_batch, find_frames
 from forebay.sharding import describe_jpeg, make_addressable
 
 pytest.importorskip("forebay.loader._kernel", reason="forebay was installed without its native parts")
@@ -139,8 +139,8 @@ def test_kinds_that_it_does_not_take_are_told_by_their_headers(data_dir: Path, c
     paths = sorted((data_dir / "awkward" / category).glob("*"))
     assert paths
     for path in paths:
-        frame = find_frame(path.read_bytes(), MAX_PIXELS)
-        assert AWKWARD[category] in (None, frame is not None), path
+        frame = find_frames([path.read_bytes()], MAX_PIXELS)[0]
+        assert AWKWARD[category] in (None, bool(frame.any())), path
 
 
 def test_no_other_format_and_no_deep_picture_is_taken(data_dir: Path) -> None:
@@ -153,7 +153,7 @@ def test_no_other_format_and_no_deep_picture_is_taken(data_dir: Path) -> None:
     assert len(others) > 50
     for file in others + deep:
         data = (data_dir / "awkward" / file).read_bytes()
-        assert find_frame(data, MAX_PIXELS) is None, file
+        assert not find_frames([data], MAX_PIXELS).any(), file
         assert not is_done(data, SOUND), file
 
 
@@ -161,10 +161,10 @@ def test_deep_and_arithmetic_frames_are_refused_by_their_numbers(data: bytes) ->
     frame = data.index(b"\xff\xc0")
     for sof in range(0xC0, 0xD0):
         marked = data[: frame + 1] + bytes([sof]) + data[frame + 2 :]
-        assert (find_frame(marked, MAX_PIXELS) is not None) == (sof in (0xC0, 0xC1, 0xC2))
+        assert find_frames([marked], MAX_PIXELS).any() == (sof in (0xC0, 0xC1, 0xC2))
     for precision in (0, 2, 7, 9, 12, 16, 255):
         deep = data[: frame + 4] + bytes([precision]) + data[frame + 5 :]
-        assert find_frame(deep, MAX_PIXELS) is None
+        assert not find_frames([deep], MAX_PIXELS).any()
         assert not is_done(deep, SOUND)
 
 
@@ -172,7 +172,7 @@ def test_deep_and_arithmetic_frames_are_refused_by_their_numbers(data: bytes) ->
     "junk", [b"", b"\xff", b"\xff\xd8", b"\xff\xd8\xff\xd9", bytes(5000), b"\x89PNG\r\n\x1a\n" * 9]
 )
 def test_junk_is_left_alone(junk: bytes) -> None:
-    assert find_frame(junk, MAX_PIXELS) is None
+    assert not find_frames([junk], MAX_PIXELS).any()
     assert not is_done(junk, SOUND)
     assert not is_done(junk, {**SOUND, "first_row": 0}, body=junk)
 
@@ -182,14 +182,14 @@ def test_junk_is_left_alone(junk: bytes) -> None:
 def test_any_bytes_in_the_header_are_survived(data: bytes, at: int, put: bytes, gone: int) -> None:
     changed = data[:at] + put + data[at + gone :]
     is_done(changed, SOUND)
-    frame = find_frame(changed, MAX_PIXELS)
-    assert frame is None or 0 < frame.height * frame.width <= MAX_PIXELS
+    frame = find_frames([changed], MAX_PIXELS)[0]
+    assert not frame.any() or 0 < frame[0] * frame[1] <= MAX_PIXELS
 
 
 def test_more_pixels_than_allowed_are_refused(data: bytes) -> None:
     for limit in (LOWEST, 0, HEIGHT * WIDTH - 1):
         assert not is_done(data, SOUND, max_pixels=limit)
-        assert find_frame(data, limit) is None
+        assert not find_frames([data], limit).any()
     assert is_done(data, SOUND, max_pixels=HEIGHT * WIDTH)
 
 
@@ -202,7 +202,7 @@ def test_tables_that_a_file_lacks_are_not_those_of_the_file_before_it(
     by_library: Callable[[bytes, View], Tensor],
 ) -> None:
     data = make_jpeg(HEIGHT, WIDTH, optimize=True)
-    lacking, view = data, View.whole(HEIGHT, WIDTH)
+    lacking, view = data, View.of_window((0, 0, HEIGHT, WIDTH), (HEIGHT, WIDTH))
     while (at := lacking.find(bytes([0xFF, marker]))) >= 0:
         lacking = lacking[:at] + lacking[at + 2 + int.from_bytes(lacking[at + 2 : at + 4], "big") :]
     others = [data, make_jpeg(HEIGHT, WIDTH, quality=30), make_jpeg(HEIGHT, WIDTH, quality=99, optimize=True)]

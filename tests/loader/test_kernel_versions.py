@@ -15,16 +15,17 @@ DIGEST = """
 import hashlib, sys
 from pathlib import Path
 import numpy as np, torch
-from forebay.loader.geometry import View
-from forebay.loader.kernel import decode_batch, find_frame, make_job
+from forebay.loader.geometry import View, Views
+from forebay.loader.kernel import decode_batch, find_frames, make_jobs
 digest = hashlib.sha256()
 for path in sys.argv[1:]:
     data = Path(path).read_bytes()
-    frame = find_frame(data, 1 << 27)
-    window = frame.height // 5, frame.width // 7, frame.height // 2, frame.width // 2
-    view = View(*window, 96, 80, 0, 0, 96, 80, True)
+    frame = find_frames([data], 1 << 27)[0]
+    height, width, _ = frame.tolist()
+    window = height // 5, width // 7, height // 2, width // 2
+    view = View.of_window(window, (96, 80), flipped=True)
     out = torch.zeros(1, 96, 80, 3, dtype=torch.uint8).permute(0, 3, 1, 2)
-    job = make_job(view, orientation=1, height=frame.height, width=frame.width)
+    job = make_jobs(Views.of([view]), orientations=1, heights=height, widths=width)[0]
     assert decode_batch([data], [None], np.array([job], np.int32), out, table=None, max_pixels=1 << 27, threads=1)[0]
     digest.update(out.permute(0, 2, 3, 1).numpy().tobytes())
 maps = Path("/proc/self/maps").read_text()

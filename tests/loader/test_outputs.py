@@ -18,7 +18,13 @@ from forebay import transforms as T
 from forebay.errors import ConfigError, SchemaError
 from forebay.loader.outputs import OutputProgram, compile_outputs
 from forebay.loader.slots import SlotPool
-from forebay.loader.windows import RESIZED_CROP_ATTEMPTS, central_window, random_resized_window, scaled_size
+from forebay.loader.windows import (
+    RESIZED_CROP_ATTEMPTS,
+    central_window,
+    random_resized_window,
+    random_resized_windows,
+    scaled_size,
+)
 from forebay.sharding import Schema
 
 SCHEMA = Schema.from_spec(
@@ -111,7 +117,7 @@ def test_random_resized_crop_takes_the_window_that_its_numbers_give(slot: bool) 
         draws = made.draw(seed=1, epoch=0, indices=np.array([index]), occurrences=np.array([0]))
         numbers = draws.numbers[0]
         assert numbers is not None
-        blocks = [numbers[0][at : at + 4] for at in range(0, 24, 4)]
+        blocks = [numbers[0, at : at + 4].tolist() for at in range(0, 24, 4)]
         box = random_resized_window(90, 120, scale=(0.08, 1.0), ratio=(3 / 4, 4 / 3), numbers=blocks.__getitem__)
         close_to_pillow(run([T.RandomResizedCrop(32)], index=index, slot=slot), box, (32, 32))
 
@@ -352,6 +358,34 @@ def test_a_random_window_lies_within_the_picture(height: int, width: int, seed: 
     assert w > 0
     assert asked == list(range(len(asked)))
     assert len(asked) <= RESIZED_CROP_ATTEMPTS
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    sizes=st.lists(st.tuples(st.integers(1, 3000), st.integers(1, 3000)), min_size=1, max_size=12),
+    seed=st.integers(0, 10**6),
+    drawn=st.integers(1, RESIZED_CROP_ATTEMPTS),
+    scale=st.sampled_from([(0.08, 1.0), (0.5, 1.0), (1.0, 1.0)]),
+    ratio=st.sampled_from([(3 / 4, 4 / 3), (1.0, 1.0), (0.1, 10.0)]),
+)
+def test_random_windows_of_many_are_those_of_each(
+    sizes: list[tuple[int, int]], seed: int, drawn: int, scale: tuple[float, float], ratio: tuple[float, float]
+) -> None:
+    numbers = np.random.default_rng(seed).random((len(sizes), 4 * RESIZED_CROP_ATTEMPTS))
+    expected = []
+    for (height, width), row in zip(sizes, numbers, strict=True):
+        blocks = row.reshape(-1, 4).tolist()
+        expected.append(random_resized_window(height, width, scale=scale, ratio=ratio, numbers=blocks.__getitem__))
+    heights, widths = np.array(sizes, np.int64).T
+    windows = random_resized_windows(
+        heights,
+        widths,
+        scale=scale,
+        ratio=ratio,
+        first=numbers[:, : 4 * drawn],
+        more=lambda which, count: numbers[which, :count],
+    )
+    assert [tuple(window) for window in windows.T.tolist()] == expected
 
 
 def test_ten_windows_that_do_not_fit_give_the_central_one() -> None:

@@ -105,6 +105,38 @@ def test_a_byte_that_differs_on_disk_is_an_error_with_shard_and_row(
         assert (caught.value.shard, caught.value.row, caught.value.column) == (shard.name, 0, "image")
 
 
+@pytest.mark.parametrize("kind", ["original", "new"])
+def test_a_damaged_copy_in_the_cache_is_read_from_the_source(
+    kind: str, large: tuple[Path, Path], tmp_path: Path
+) -> None:
+    path = large[kind == "new"]
+    data = ShardDataset(path, cache=f"{tmp_path / 'cache'}:1GB", transforms={"image": [T.CenterCrop(200)]})
+    batches = DataLoader(data, batch_size=8, seed=3, decode="native")
+    (expected,) = batches
+    stored = open_dataset(path)
+    copies = sorted((tmp_path / "cache").rglob("*.arrow"))
+    assert len(copies) == len(stored.shard_rows)
+    for number, copy in enumerate(copies):
+        with stored.open_shard(number) as reader:
+            for row in range(reader.rows):
+                offset, nbytes, _ = reader.places(row, "image")
+                flip_byte(copy, offset + nbytes // 2)
+    batches.set_epoch(0)
+    (healed,) = batches
+    assert torch.equal(healed["image"], expected["image"])
+
+
+def test_more_shards_than_may_be_open_at_once_are_read_in_turn(
+    make_jpeg: Callable[..., bytes], make_shards: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = [make_addressable(make_jpeg(300 + i, 200)) for i in range(12)]
+    path = make_shards(tmp_path / "many", images, shard_nbytes=1)  # one in each
+    expected = list(loader(path, {"image": [T.RandomResizedCrop(40)]}, shuffle=True))
+    monkeypatch.setattr("forebay.loader.readers.OPEN_SHARDS", 2)
+    batches = list(loader(path, {"image": [T.RandomResizedCrop(40)]}, shuffle=True))
+    assert all(torch.equal(a["image"], b["image"]) for a, b in zip(batches, expected, strict=True))
+
+
 def test_a_byte_that_no_window_needs_is_not_looked_at(large: tuple[Path, Path], tmp_path: Path) -> None:
     path = Path(shutil.copytree(large[1], tmp_path / "flipped"))
     shard, begin, layout = layout_of(path, 0)

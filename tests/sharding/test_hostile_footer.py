@@ -37,6 +37,9 @@ class Memory:
         assert 0 <= offset <= offset + nbytes <= self.nbytes
         return memoryview(self.content)[offset : offset + nbytes]
 
+    def fileno(self) -> int:
+        return -1
+
     def close(self) -> None:
         pass
 

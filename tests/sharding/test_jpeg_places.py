@@ -20,6 +20,7 @@ from PIL import Image
 
 from forebay.errors import SchemaError, ShardCorruptError, SourceError
 from forebay.sharding import (
+    Frames,
     JpegLayout,
     ReadMemory,
     Schema,
@@ -28,6 +29,7 @@ from forebay.sharding import (
     bands_of,
     describe_jpeg,
     open_dataset,
+    plan_parts,
     sub_jpeg,
     verify_dataset,
 )
@@ -92,6 +94,9 @@ class CountedFile:
             raise SourceError("cut short")
         self.reads.append((offset, nbytes))
         return memoryview(bytes(self.content[offset : offset + nbytes]))
+
+    def fileno(self) -> int:
+        return -1
 
     def close(self) -> None:
         pass
@@ -286,3 +291,45 @@ def test_a_layout_that_no_reader_would_take_is_not_written() -> None:
     with pytest.raises(FooterError, match="column 'photo' has in row 1 a JPEG whose lengths cannot be"):
         JpegPlaces.of("photo", [None, layout], np.array([3, nbytes + 1]))
     assert JpegPlaces.of("photo", [None], np.array([3])) is None
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_the_parts_of_many_are_those_of_each(data: st.DataObject) -> None:
+    names = data.draw(st.lists(st.sampled_from(sorted(ADDRESSABLE)), min_size=1, max_size=6))
+    shards = [open_in_memory(NAMES)[0] for _ in range(2)]  # two shards, whose samples come in any order
+    rows = [NAMES.index(name) for name in names]
+    places = [shards[i % 2].jpeg_places("photo") for i in range(len(rows))]
+    known = [each for each in places if each is not None]
+    assert len(known) == len(rows)
+    frames = Frames.of(places, rows)
+    tops, heights = [], []
+    for height in frames.height.tolist():
+        tops.append(data.draw(st.integers(0, height - 1)))
+        heights.append(data.draw(st.integers(1, height - tops[-1])))
+    plans = plan_parts(known, rows, frames, np.array(tops), np.array(heights))
+    for i, row in enumerate(rows):
+        layout = known[i].layout(row)
+        assert layout is not None
+        first, end = bands_of(layout, tops[i], heights[i])
+        of_it = plans.pictures == i
+        assert plans.gaps[i] == sum(layout.band_nbytes[:first])
+        assert plans.nbytes[i] == sum(layout.band_nbytes[first:end])
+        assert plans.first_rows[i] == sum(layout.band_rows[:first])
+        assert plans.checksums[of_it].tolist() == list(layout.band_checksums[first:end])
+        assert (plans.ends - plans.begins)[of_it].tolist() == list(layout.band_nbytes[first:end])
+        assert plans.begins[of_it].tolist() == [0, *plans.ends[of_it].tolist()[:-1]]
+
+
+def test_frames_of_what_is_not_addressable_are_zero() -> None:
+    reader, _ = open_in_memory(NAMES)
+    places = reader.jpeg_places("photo")
+    frames = Frames.of([places, None, places], [NAMES.index("PNG"), 1, 1])
+    assert frames.bands.tolist()[:2] == frames.height.tolist()[:2] == [0, 0]
+    assert frames.of_some(np.array([2])).height.tolist() == [layout_height(reader, 1)]
+
+
+def layout_height(reader: ShardReader, row: int) -> int:
+    layout = reader.jpeg_layout(row, "photo")
+    assert layout is not None
+    return layout.height

@@ -1,0 +1,3 @@
+from typing import Any
+
+def load(views: list[memoryview], fds: Any, offsets: Any, pieces: Any, checksums: Any, sound: Any, /) -> None: ...
