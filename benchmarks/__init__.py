@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from forebay.benchmarks.decode import DecodeComparison, DecodeSide, compare_decoders
+from forebay.benchmarks.gpu import HARDWARE_SHARES, GpuReport, GpuSide, measure_gpu
 from forebay.benchmarks.loader import LoaderComparison, SideResult, compare
 from forebay.benchmarks.order import measure
 from forebay.benchmarks.overhead import OverheadReport, OverheadRow, measure_overhead
@@ -12,8 +13,11 @@ from forebay.benchmarks.work import LoaderWork
 
 __all__ = [
     "CLASSES",
+    "HARDWARE_SHARES",
     "DecodeComparison",
     "DecodeSide",
+    "GpuReport",
+    "GpuSide",
     "LoaderComparison",
     "LoaderWork",
     "OverheadReport",
@@ -25,5 +29,6 @@ __all__ = [
     "draw_photograph",
     "has_opencv",
     "measure",
+    "measure_gpu",
     "measure_overhead",
 ]

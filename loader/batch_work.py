@@ -47,7 +47,13 @@ class BatchWork:
         self._settings = settings
         self._store = store
         self._programs = settings.maker.programs
-        self._rules = settings.maker.head_rules(native=settings.native)
+        self.rules = settings.maker.head_rules(settings.decoder)
+        """Which programs have a head, and what decodes it."""
+        self.given = [
+            settings.decoder == "dali" and head is not None and program.all_head
+            for program, head in zip(self._programs, self.rules.heads, strict=True)
+        ]
+        """By program, whether the decoder brings the memory of its output."""
         self._slots = memory.slots
         self._pool = ReaderPool(
             store,
@@ -56,7 +62,7 @@ class BatchWork:
             blocks=memory.reads,
             in_use=settings.order.window,
         )
-        self._gate = Gate() if settings.native else None
+        self._gate = Gate() if settings.decoder == "native" else None
         names = [type(transform).__name__ for transform in settings.batch_transforms]
         self._batch_keys = [f"{name}#{names[:k].count(name)}" for k, name in enumerate(names)]
 
@@ -87,7 +93,7 @@ class BatchWork:
             for program in self._programs
         ]
         self._take_slots(batch)
-        batch.raw = self._pool.read_batch(batch.shards, batch.rows, batch.heads.rows if self._rules.columns else None)
+        batch.raw = self._pool.read_batch(batch.shards, batch.rows, batch.heads.rows if self.rules.columns else None)
         batch.heads.add(batch.raw.pictures)
         slots_nbytes = sum(slot.nbytes for slots in batch.slots for slot in slots if slot is not None)
         return slots_nbytes + batch.raw.nbytes
@@ -95,17 +101,17 @@ class BatchWork:
     def _take_slots(self, batch: PendingBatch) -> None:
         count = len(batch.rows)
         batch.slots = [
-            tuple(None if spec is None else self._slots.take(count, spec) for spec in program.specs)
-            for program in self._programs
+            tuple(None if spec is None or given else self._slots.take(count, spec) for spec in program.specs)
+            for program, given in zip(self._programs, self.given, strict=True)
         ]
         batch.made = [[()] * count for _ in self._programs]
         outs: list[Tensor | None] = []
-        for program, head, slots in zip(self._programs, self._rules.heads, batch.slots, strict=True):
-            out = slots[0] if head is not None and program.all_head else None
-            if head is not None and out is None and self._rules.native:  # the other steps go on from the head's pixels
+        for program, head, slots in zip(self._programs, self.rules.heads, batch.slots, strict=True):
+            out = slots[0] if head is not None and program.all_head else None  # None where it is given
+            if head is not None and out is None and self._gate is not None:  # the other steps go on from its pixels
                 out = self._slots.take(count, TensorSpec((3, *head.size), head.dtype, channels_last=True))
             outs.append(out)
-        batch.heads = BatchHeads(self._rules, batch.draws, count, outs)
+        batch.heads = BatchHeads(self.rules, batch.draws, count, outs)
 
     def cancel(self) -> None:
         """Let the kernel begin nothing more."""
@@ -113,11 +119,12 @@ class BatchWork:
             self._gate.cancel()
 
     def decode(self, batch: PendingBatch) -> list[int]:
-        """Let the kernel do what it can; return the places that something is left to do for."""
+        """Let the kernel do what it can, after DALI has; return the places that something is left to do for."""
         count = len(batch.rows)
-        if self._gate is None:
+        if self.rules.decoder == "library":
             return self._left(batch, list(range(count)))
-        batch.heads.run(self._settings.threads, self._gate)
+        if self._gate is not None:
+            batch.heads.run(self._settings.threads, self._gate)
         complete = np.ones(count, np.bool_)
         for p, program in enumerate(self._programs):
             if program.scalar:
@@ -132,8 +139,10 @@ class BatchWork:
     @staticmethod
     def _left(batch: PendingBatch, places: list[int]) -> list[int]:
         if places:
+            batch.left = places
             batch.pieces = [
-                tuple(None if slot is None else torch.split(slot, 1) for slot in slots) for slots in batch.slots
+                tuple(None if slot is None or slot.is_cuda else torch.split(slot, 1) for slot in slots)
+                for slots in batch.slots
             ]
         else:
             batch.raw = RawBatch()  # the bytes are done with
@@ -192,7 +201,7 @@ class BatchWork:
         )
 
     def assemble(self, batch: PendingBatch) -> dict[str, Any]:
-        """Put the outputs together, and run the batch transforms on them."""
+        """Put the outputs together."""
         s = self._settings
         places = Places(s.data, batch)
         outputs: dict[str, Any] = {}
@@ -201,19 +210,40 @@ class BatchWork:
                 slot = slots[k]
                 if slot is None:
                     slot = collate(name, [values[k] for values in made], places, ragged=program.ragged[k])
+                elif slot.is_cuda:
+                    for i in batch.left:  # what was made on the CPU joins in its place
+                        if not made[i][k].is_cuda:
+                            slot[i].copy_(made[i][k])
                 outputs[name] = slot
         if INDEX in s.virtual:
             outputs[INDEX] = torch.from_numpy(batch.indices)
         if VALID in s.virtual:
             outputs[VALID] = torch.from_numpy(batch.valid)
+        return outputs
+
+    def finish(self, batch: PendingBatch, outputs: dict[str, Any]) -> dict[str, Any]:
+        """Do what is done to the batch as a whole, where its tensors are: pointwise steps, batch transforms."""
+        s = self._settings
+        for program, tail in zip(self._programs, s.tails, strict=True):
+            if tail is not None:
+                pixels = outputs[program.names[0]]
+                outputs[program.names[0]] = tail.run(
+                    pixels, None if pixels.is_cuda else self._slots.take(len(pixels), tail.spec)
+                )
         for key, transform in zip(self._batch_keys, s.batch_transforms, strict=True):
             rng = generator(DrawKey(s.seed, "forebay.batch", key, s.epoch), index=batch.start, occurrence=s.rank)
             outputs = transform(outputs, rng, s.data.schema)
-        if s.pin_memory:
-            outputs = {
-                k: v.pin_memory() if isinstance(v, Tensor) and not v.is_pinned() else v for k, v in outputs.items()
-            }
-        return outputs
+        return self.pin(outputs)
+
+    def pin(self, outputs: dict[str, Any]) -> dict[str, Any]:
+        """Pin what is on the CPU and not pinned yet, where that is wanted."""
+        if not self._settings.pin_memory:
+            return outputs
+        loose = {name for name, value in outputs.items() if isinstance(value, Tensor) and not value.is_cuda}
+        return {
+            name: value.pin_memory() if name in loose and not value.is_pinned() else value
+            for name, value in outputs.items()
+        }
 
 
 def nbytes_of(value: Any) -> int:

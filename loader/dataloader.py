@@ -56,7 +56,9 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         world_size: of these readers.
         prefetch_nbytes: bytes that batches made ahead may take; one always fits. 2 GiB.
         decode: "native" decodes with the kernel, which looks only at what a crop needs, "library" with simplejpeg and
-            torch, to the same pixels; "auto" takes the kernel where it was built, and `stats().decoder` says why not.
+            torch, to the same pixels; "dali" with NVIDIA DALI, on the GPU when `device` is one, in the same order and
+            with the same windows, to pixels that differ by a grey level. "auto" takes DALI on a GPU, else the kernel,
+            else the libraries: what is there and works; `stats().decoder` says which, and why.
 
     Raises:
         ConfigError: settings that cannot work, each with what they would lead to.
@@ -92,7 +94,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         rank: int | None = None,
         world_size: int | None = None,
         prefetch_nbytes: int = PREFETCH_NBYTES,
-        decode: Literal["auto", "native", "library"] = "auto",
+        decode: Literal["auto", "dali", "native", "library"] = "auto",
     ) -> None:
         # Before torch's own constructor, which freezes some attributes and reads none of these.
         self.seed = seed

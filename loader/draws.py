@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from forebay.loader.randomness import DrawKey, uniforms, uniforms_of_batch
 
-__all__ = ["Draws", "Numbers", "draw"]
+__all__ = ["NO_NUMBERS", "Draws", "Numbers", "draw"]
 
 Float64s = npt.NDArray[np.float64]
 Int64s = npt.NDArray[np.int64]
@@ -79,6 +79,10 @@ class Numbers:
             first = self._draws.more(self._k, np.array([self._i]), end)
             return _listed(first[0, end - 4 :])
         return _listed(first[self._i, end - 4 : end])
+
+
+NO_NUMBERS = Numbers(Draws((), np.empty(0, np.int64), np.empty(0, np.int64), ()), 0, 0)
+"""For steps that draw none."""
 
 
 def _listed(numbers: Float64s) -> list[float]:

@@ -4,10 +4,11 @@
               └──────────────(in flight: batches and bytes, returned by collate)──────────────┘
 
 One thread reads bytes; two in turn let the native kernel decode whole batches into their slots, with N threads of its
-own (while one waits for the GIL, the other's batch is decoded); N make in Python what the kernel leaves (other formats,
-callables, doubtful pictures; everything where there is no kernel); one puts batches back into order. Every hand-over is
-bounded, every error travels with its batch and is raised in its turn, and `close` wakes and joins everybody: it
-abandons the channels, closes the store (a reader that waits for a fetch returns), joins, then frees.
+own (while one waits for the GIL, the other's batch is decoded), or one drives DALI in their place; N make in Python
+what these leave (other formats, callables, doubtful pictures; everything where there is neither); one puts batches
+back into order. Every hand-over is bounded, every error travels with its batch and is raised in its turn, and `close`
+wakes and joins everybody: it abandons the channels, closes the store (a reader that waits for a fetch returns), joins,
+then frees.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from forebay.errors import ClosedError, ConfigError
 from forebay.loader.batch_work import BatchWork, nbytes_of
 from forebay.loader.channel import Channel, ChannelClosed, ChannelEnd
 from forebay.loader.collector import collecting_garbage, in_another_thread
-from forebay.loader.device import DeviceCopy
+from forebay.loader.dali_stage import DaliDecoder, DaliStage
+from forebay.loader.device import DeviceCopy, on_stream
 from forebay.loader.engine_settings import Delivery, EngineSettings
 from forebay.loader.pending_batch import PendingBatch
 from forebay.loader.slots import LoaderMemory
@@ -43,14 +45,24 @@ CHUNK = 4
 class ShardEngine:
     """One pass. Started by the constructor; `next` from one thread, `close` from any, any number of times."""
 
-    def __init__(self, settings: EngineSettings, store: ShardStore, meter: Meter, memory: LoaderMemory) -> None:
+    def __init__(
+        self,
+        settings: EngineSettings,
+        store: ShardStore,
+        meter: Meter,
+        memory: LoaderMemory,
+        dali: DaliDecoder | None = None,
+    ) -> None:
         self._settings = settings
         self._store = store
         self._meter = meter
         self._batch_work = BatchWork(settings, store, memory)
-        self._copy = DeviceCopy(settings.device) if settings.device is not None else None
+        self._dali = dali
+        self._copy = None
+        if settings.device is not None:
+            self._copy = DeviceCopy(settings.device, None if dali is None else dali.stream)
         self._chunk = 1 if any(program.opaque for program in settings.maker.programs) else CHUNK
-        self._lanes_left = LANES
+        self._lanes_left = LANES if dali is None else 1
         self._in_flight: Channel[None] = Channel(capacity=settings.prefetch, capacity_nbytes=settings.prefetch_nbytes)
         self._fetched: Channel[PendingBatch] = Channel(capacity=1 << 30)
         self._work: Channel[tuple[PendingBatch, Sequence[int]]] = Channel(capacity=1 << 30)
@@ -65,7 +77,12 @@ class ShardEngine:
         self._process = os.getpid()
         self._unsized = any(program.unsized for program in settings.maker.programs)
         self._threads = [threading.Thread(target=self._read, name="forebay-read")]
-        self._threads += [threading.Thread(target=self._run_kernel, name=f"forebay-kernel-{i}") for i in range(LANES)]
+        if dali is None:
+            self._threads += [
+                threading.Thread(target=self._run_kernel, name=f"forebay-kernel-{i}") for i in range(LANES)
+            ]
+        else:
+            self._threads.append(threading.Thread(target=self._run_dali, args=(dali,), name="forebay-dali"))
         self._threads += [
             threading.Thread(target=self._make, name=f"forebay-decode-{i}") for i in range(settings.threads)
         ]
@@ -197,24 +214,57 @@ class ShardEngine:
                     left = []
                 if self._closed:
                     return
-                if not left:
-                    self._finished.put(batch)
-                    continue
-                chunks = [left[low : low + self._chunk] for low in range(0, len(left), self._chunk)]
-                batch.chunks_left = len(chunks)
-                for chunk in chunks:
-                    self._work.put((batch, chunk))
+                self._hand_on(batch, left)
         except ChannelClosed:
             pass
         finally:
-            with self._lock:
-                self._lanes_left -= 1
-                last = self._lanes_left == 0
-            if last:
-                self._work.finish()
+            self._leave_lane()
+
+    def _hand_on(self, batch: PendingBatch, left: list[int]) -> None:
+        """To those who make what is left, or straight on."""
+        if not left:
+            self._finished.put(batch)
+            return
+        chunks = [left[low : low + self._chunk] for low in range(0, len(left), self._chunk)]
+        batch.chunks_left = len(chunks)
+        for chunk in chunks:
+            self._work.put((batch, chunk))
+
+    def _leave_lane(self) -> None:
+        with self._lock:
+            self._lanes_left -= 1
+            last = self._lanes_left == 0
+        if last:
+            self._work.finish()
+
+    # -- DALI: in the kernel's place -----------------------------------------------------------------------------------
+
+    def _run_dali(self, dali: DaliDecoder) -> None:
+        work = self._batch_work
+        size = -(-self._settings.grid.global_batch_size // self._settings.world_size)
+        stage = DaliStage(dali, work.rules, work.given, size)
+        try:
+            with contextlib.closing(stage.run(self._fetched)) as decoded:
+                while not self._closed:
+                    with self._meter.decode.work(0, threads=self._settings.threads):
+                        batch = next(decoded, None)
+                    if batch is None:
+                        return
+                    left = work.decode(batch)
+                    self._meter.decode.add(samples=len(batch.rows) - len(left))
+                    self._hand_on(batch, left)
+        except ChannelClosed:
+            pass
+        except BaseException as error:  # noqa: BLE001 - delivered in the batch's turn
+            with contextlib.suppress(ChannelClosed, ChannelEnd):
+                batch = stage.pending[0] if stage.pending else self._fetched.get()
+                batch.fail(-1, error)
+                self._finished.put(batch)
+        finally:
+            self._leave_lane()
 
     def _decode(self, batch: PendingBatch) -> list[int]:
-        if not self._settings.native:
+        if self._settings.decoder != "native":
             return self._batch_work.decode(batch)
         with self._meter.decode.work(0, threads=self._settings.threads):
             left = self._batch_work.decode(batch)
@@ -270,12 +320,17 @@ class ShardEngine:
         self._ready.finish(error)
 
     def _deliver(self, batch: PendingBatch) -> Delivery:
-        with self._meter.collate.work(len(batch.rows)):
+        stream = None if self._copy is None else self._copy.stream
+        with self._meter.collate.work(len(batch.rows)), on_stream(stream):
             outputs = self._batch_work.assemble(batch)
             self._batch_nbytes = max(self._batch_nbytes, nbytes_of(list(outputs.values())))
             copied = None
-            if self._copy is not None:
-                outputs, copied = self._copy.start(outputs)
+            if self._copy is None:
+                outputs = self._batch_work.finish(batch, outputs)
+            else:
+                outputs, copied = self._copy.start(
+                    self._batch_work.pin(outputs), lambda moved: self._batch_work.finish(batch, moved)
+                )
         bad = [batch.bad[i] for i in sorted(batch.bad)]
         return Delivery(batch=outputs, samples=len(batch.rows), bad=bad, copied=copied)
 

@@ -9,8 +9,10 @@ import torch
 
 from forebay.errors import SampleError
 from forebay.loader.batches import BatchGrid
+from forebay.loader.head_work import Decoder
 from forebay.loader.mixing import BatchTransform
 from forebay.loader.samples import SampleMaker
+from forebay.loader.tails import Tail
 from forebay.sharding import EpochOrder, StoredDataset
 
 __all__ = ["Delivery", "EngineSettings"]
@@ -32,8 +34,10 @@ class EngineSettings:
     epoch: int
     threads: int
     """That decode: of the native kernel, and as many that make in Python what it leaves."""
-    native: bool
-    """Whether the native kernel decodes."""
+    decoder: Decoder
+    """What decodes the heads of programs."""
+    tails: tuple[Tail | None, ...]
+    """By program, steps that are done to the whole batch."""
     prefetch: int
     """Batches in the making or ready, the one in the user's hands not counted."""
     prefetch_nbytes: int

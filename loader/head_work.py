@@ -6,6 +6,8 @@ The reader asks it which rows of a picture are needed and gives it what it read;
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +21,10 @@ from forebay.loader.kernel import FIRST_ROW, JOB_FIELDS, WHOLE_FILE, Gate, decod
 from forebay.loader.outputs import OutputProgram
 from forebay.sharding import Frames, read_header
 
-__all__ = ["BatchHeads", "HeadRules"]
+__all__ = ["BatchHeads", "Decoder", "HeadRules"]
+
+Decoder = Literal["dali", "native", "library"]
+"""What decodes the heads: DALI, the native kernel, or, with all that they leave, simplejpeg, Pillow and torch."""
 
 MOST_USERS = 2
 """Outputs of one column that are decoded each by itself; more of them share one decode of the whole picture."""
@@ -32,13 +37,15 @@ class HeadRules:
         programs: all of them.
         orientation: whether EXIF orientation is applied.
         max_pixels: pictures that claim more are left to the careful decoder, which refuses them.
-        native: whether the kernel does the work; else a window is only read, and decoded by the libraries.
+        decoder: what does the work; for "library" a window is only read.
     """
 
-    def __init__(self, programs: Sequence[OutputProgram], *, orientation: str, max_pixels: int, native: bool) -> None:
+    def __init__(
+        self, programs: Sequence[OutputProgram], *, orientation: str, max_pixels: int, decoder: Decoder
+    ) -> None:
         self.upright = orientation == "apply"
         self.max_pixels = max_pixels
-        self.native = native
+        self.decoder = decoder
         users = [name for program in programs for name in program.columns]
         headless = {name for program in programs if program.head is None for name in program.columns}
         self.heads: list[Head | None] = [
@@ -56,6 +63,11 @@ class HeadRules:
         }
         """By image column, the programs that it is decoded for."""
 
+    def looks_at_sources(self, p: int) -> bool:
+        """Whether the decoder of program p needs only what its output is computed from, not the whole window."""
+        head = self.heads[p]
+        return self.decoder == "native" or (self.decoder == "dali" and head is not None and not head.resizes)
+
 
 class BatchHeads:
     """The heads of one batch. One thread reads for it, then one runs it; afterwards any may look at what is done.
@@ -70,9 +82,10 @@ class BatchHeads:
     def __init__(self, rules: HeadRules, draws: Sequence[Draws], count: int, outs: Sequence[Tensor | None]) -> None:
         self._rules = rules
         self._draws = draws
-        self._outs = outs
+        self._outs = list(outs)
         self._views: list[list[Views]] = [[] for _ in outs]
         self._done: list[npt.NDArray[np.bool_]] = [np.zeros(count, np.bool_) for _ in outs]
+        self._upright: list[npt.NDArray[np.bool_]] = [np.ones(count, np.bool_) for _ in outs]
         self._jobs = [np.zeros((count, JOB_FIELDS), np.int32) for _ in outs]
         self._pictures: list[EncodedColumn | None] = [None] * len(outs)
 
@@ -92,7 +105,7 @@ class BatchHeads:
         known = np.ones(len(samples), np.bool_)
         for p in self._rules.columns.get(column, ()):
             views = self._look(p, samples, frames.height, frames.width, turned)
-            window = views.sources() if self._rules.native else views.windows()
+            window = views.sources() if self._rules.looks_at_sources(p) else views.windows()
             tops, _, heights, _ = stored_windows(window, frames.height, frames.width, turned)
             first, end = np.minimum(first, tops), np.maximum(end, tops + heights)
             known &= views.known
@@ -104,13 +117,15 @@ class BatchHeads:
         assert head is not None
         upright = np.where(turned >= 5, (widths, heights), (heights, widths))
         views = head.views(upright[0], upright[1], self._draws[p], samples)
+        views = replace(views, known=views.known & (heights * widths <= self._rules.max_pixels))
         self._views[p].append(views)
+        self._upright[p][samples] = turned == 1
         self._jobs[p][samples] = make_jobs(views, orientations=turned, heights=heights, widths=widths)
         return views
 
     def add(self, pictures: Mapping[str, EncodedColumn]) -> None:
         """Take what was read, as work for the kernel."""
-        if not self._rules.native:
+        if self._rules.decoder == "library":
             return
         for column, programs in self._rules.columns.items():
             encoded = pictures[column]
@@ -158,6 +173,32 @@ class BatchHeads:
                 threads=threads,
                 gate=gate,
             )
+        self.forget_bytes()
+
+    def encoded(self, p: int) -> EncodedColumn | None:
+        """What was read for program p's head; None without one."""
+        return self._pictures[p]
+
+    def fields(self, p: int) -> tuple[Ints, npt.NDArray[np.bool_]]:
+        """The view of each sample that program p's head shows, for a decoder that turns no picture.
+
+        Returns:
+            int64 (count, 11): the fields of `View`; and bool (count,), where these are known and the picture upright.
+        """
+        fields, known = (
+            np.zeros((len(self._done[p]), len(View._fields)), np.int64),
+            np.zeros(len(self._done[p]), np.bool_),
+        )
+        for views in self._views[p]:  # the newest counts
+            fields[views.samples], known[views.samples] = views.fields(), views.known
+        return fields, known & self._upright[p]
+
+    def give(self, p: int, pixels: Tensor, done: npt.NDArray[np.bool_]) -> None:
+        """Take what another decoder made of program p's head: (count, 3, H, W), and bool (count,) where it did."""
+        self._outs[p], self._done[p] = pixels, done
+
+    def forget_bytes(self) -> None:
+        """Let go of what was read: the decoding is over."""
         self._pictures, self._jobs = [], []
 
     def done(self, p: int) -> npt.NDArray[np.bool_]:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from forebay.loader.draws import Draws, Numbers
+from forebay.loader.draws import NO_NUMBERS, Draws
 from forebay.loader.geometry import Ints, Views
 from forebay.loader.steps import Step
 
@@ -34,6 +34,11 @@ class Head:
     dtype: torch.dtype
     table: npt.NDArray[np.uint8] | None
     """uint8 (3, 256 * itemsize): what each value of each channel becomes in memory; None: it stays."""
+
+    @property
+    def resizes(self) -> bool:
+        """Whether pictures are interpolated."""
+        return any(step.resizes for step in self.steps)
 
     def views(self, heights: Ints, widths: Ints, draws: Draws, samples: Ints) -> Views:
         """Where the pixels of some samples of a batch come from, in upright pictures of these sizes.
@@ -85,8 +90,7 @@ def _table(steps: Sequence[Step]) -> npt.NDArray[np.uint8] | None:
         torch.arange(256, dtype=torch.uint8).repeat(3).view(1, 3, 16, 16).contiguous(memory_format=torch.channels_last)
     )
     values = [ramp]
-    nothing = Numbers(Draws((), np.empty(0, np.int64), np.empty(0, np.int64), ()), 0, 0)
     for step in pointwise:
-        values = step.run(values, (False,), nothing, None)
+        values = step.run(values, (False,), NO_NUMBERS, None)
     memory: npt.NDArray[np.uint8] = values[0].contiguous().view(3, 256).view(torch.uint8).numpy()
     return np.ascontiguousarray(memory)

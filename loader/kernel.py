@@ -6,6 +6,7 @@ everything works, through the libraries, at about half the speed.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 from collections.abc import Sequence
 from typing import Any
@@ -15,8 +16,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from forebay.errors import ConfigError
+from forebay.errors import ConfigError, DecodeError
 from forebay.loader.geometry import Ints, Views
+from forebay.sharding import read_header
 
 __all__ = [
     "FIRST_ROW",
@@ -94,6 +96,13 @@ def find_frames(pictures: Sequence[memoryview | bytes | None], max_pixels: int) 
     found = np.zeros((len(pictures), 3), np.int64)
     if _missing is None:
         _kernel.frames(pictures, max_pixels, found)
+        return found
+    for i, picture in enumerate(pictures):
+        with contextlib.suppress(DecodeError):
+            header = read_header(memoryview(picture or b""))
+            quick = header.sof in (0, 1, 2) and header.precision == 8 and header.components in (1, 3)
+            if quick and 0 < header.height * header.width <= max_pixels:
+                found[i] = header.height, header.width, header.orientation != 1
     return found
 
 

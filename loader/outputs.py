@@ -75,6 +75,7 @@ class OutputProgram:
         """Whether the samples of an output differ in shape by declaration."""
         self._kinds = tuple(column.kind for column in columns)
         self._pictures = all(kind in _PICTURES for kind in self._kinds)
+        self._given = columns, transforms, shared
         self._check(columns, transforms)
         self._masks = tuple(kind is Kind.MASK for kind in self._kinds)
         self._steps = [make_step(transform) for transform in transforms]
@@ -137,6 +138,19 @@ class OutputProgram:
             size = step.size_after(size)
             dtype = step.dtype_after(dtype)
         return None if size is None else TensorSpec((3, *size), dtype, channels_last=True)
+
+    def split_pointwise(self) -> tuple[OutputProgram, tuple[Step, ...]]:
+        """This program without the steps at its end that change single values, and these.
+
+        All stays as it is where there are none, or where it makes anything but one picture of a known size.
+        """
+        columns, transforms, shared = self._given
+        count = len(self._steps)
+        while count and self._steps[count - 1].pointwise:
+            count -= 1
+        if count == len(self._steps) or self._kinds != (Kind.IMAGE,) or self.specs[0] is None:
+            return self, ()
+        return OutputProgram(self.names, columns, transforms[:count], shared=shared), tuple(self._steps[count:])
 
     def draw(self, *, seed: int, epoch: int, indices: Int64s, occurrences: Int64s) -> Draws:
         """The numbers of a batch, by one vectorised call.

@@ -28,6 +28,7 @@ class PendingBatch:
         "failures",
         "heads",
         "indices",
+        "left",
         "made",
         "number",
         "pieces",
@@ -54,6 +55,8 @@ class PendingBatch:
         self.made: list[list[tuple[Any, ...]]] = []
         self.bad: dict[int, SampleError] = {}
         self.failures: dict[int, BaseException] = {}
+        self.left: list[int] = []
+        """Places that are made one by one."""
         self.chunks_left = 0
 
     def fail(self, place: int, error: BaseException) -> None:

@@ -80,7 +80,7 @@ def render(image: Tensor, view: View) -> Tensor:
 
 
 def normalize(image: Tensor, out: Tensor, scale: Sequence[float], shift: Sequence[float]) -> None:
-    """Write image * scale + shift, by channel, as float32 into `out` of the same (1, C, H, W).
+    """Write image * scale + shift, by channel, as float32 into `out` of the same (N, C, H, W).
 
     The row of scales is as long as a row of the picture, since a broadcast over three channels is eight times slower.
     """
@@ -89,18 +89,19 @@ def normalize(image: Tensor, out: Tensor, scale: Sequence[float], shift: Sequenc
     rows = out.permute(0, 2, 3, 1)
     if rows.is_contiguous():
         flat = rows.view(-1, width * rows.shape[3])
-        flat.mul_(_row(tuple(scale), width)).add_(_row(tuple(shift), width))
+        flat.mul_(_row(tuple(scale), width, out.device)).add_(_row(tuple(shift), width, out.device))
     else:
-        out.mul_(torch.tensor(scale).view(1, -1, 1, 1)).add_(torch.tensor(shift).view(1, -1, 1, 1))
+        factors, terms = (torch.tensor(values, device=out.device).view(1, -1, 1, 1) for values in (scale, shift))
+        out.mul_(factors).add_(terms)
 
 
-def _row(values: tuple[float, ...], width: int) -> Tensor:
-    row = _ROWS.get((values, width))
+def _row(values: tuple[float, ...], width: int, device: torch.device) -> Tensor:
+    row = _ROWS.get((values, width, device))
     if row is None:
         if len(_ROWS) > 64:  # pictures of many widths: nothing worth keeping
             _ROWS.clear()
-        row = _ROWS[values, width] = torch.tensor(values, dtype=torch.float32).repeat(width)
+        row = _ROWS[values, width, device] = torch.tensor(values, dtype=torch.float32).repeat(width).to(device)
     return row
 
 
-_ROWS: dict[tuple[tuple[float, ...], int], Tensor] = {}
+_ROWS: dict[tuple[tuple[float, ...], int, torch.device], Tensor] = {}

@@ -15,8 +15,9 @@ from forebay.errors import SampleError, ShapeError, SourceError
 from forebay.loader.decode import Orientation, Pixels, Scratch, decode_image, decode_mask, decode_window
 from forebay.loader.encoded import JpegPart
 from forebay.loader.geometry import View
-from forebay.loader.head_work import BatchHeads, HeadRules
+from forebay.loader.head_work import BatchHeads, Decoder, HeadRules
 from forebay.loader.outputs import Draws, OutputProgram
+from forebay.loader.tails import Tail, split_tails
 from forebay.sharding import Column, Kind, Schema
 
 __all__ = ["INDEX", "VALID", "Place", "SampleMaker", "collate"]
@@ -61,9 +62,15 @@ class SampleMaker:
         }
         self._of_thread = threading.local()
 
-    def head_rules(self, *, native: bool) -> HeadRules:
-        """Which programs have a head to be decoded apart, by the native kernel or by the libraries."""
-        return HeadRules(self.programs, orientation=self._orientation, max_pixels=self._max_pixels, native=native)
+    def head_rules(self, decoder: Decoder) -> HeadRules:
+        """Which programs have a head to be decoded apart by `decoder`."""
+        return HeadRules(self.programs, orientation=self._orientation, max_pixels=self._max_pixels, decoder=decoder)
+
+    def without_tails(self) -> tuple[SampleMaker, list[Tail | None]]:
+        """One that leaves the last pointwise steps of each program to be done to whole batches, and these."""
+        programs, tails = split_tails(self.programs)
+        columns = Schema(tuple(self._schema_columns.values()))
+        return SampleMaker(columns, programs, orientation=self._orientation, max_pixels=self._max_pixels), tails
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_of_thread": None}

@@ -9,7 +9,6 @@ from typing import Literal
 import torch
 
 from forebay.errors import ConfigError
-from forebay.loader.kernel import require_kernel
 from forebay.loader.transforms import BatchTransform
 
 __all__ = ["PREFETCH_NBYTES", "ShardLoaderSettings", "whole_number"]
@@ -56,7 +55,7 @@ class ShardLoaderSettings:
     rank: int | None
     world_size: int | None
     generator: torch.Generator | None
-    decode: Literal["auto", "native", "library"]
+    decode: Literal["auto", "dali", "native", "library"]
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "global_batch_size", "threads", "prefetch", "prefetch_nbytes", "seed", "window"):
@@ -67,10 +66,8 @@ class ShardLoaderSettings:
             value = getattr(self, name)
             if value is not None and not isinstance(value, int | float):
                 raise ConfigError(f"{_ARGUMENTS.get(name, name)}={value!r}; give a number")
-        if self.decode not in ("auto", "native", "library"):
-            raise ConfigError(f'decode={self.decode!r}; give "auto", "native" or "library"')
-        if self.decode == "native":
-            require_kernel()
+        if self.decode not in ("auto", "dali", "native", "library"):
+            raise ConfigError(f'decode={self.decode!r}; give "auto", "dali", "native" or "library"')
         self._check_batch_size()
         if self.threads < 0:
             raise ConfigError(

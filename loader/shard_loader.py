@@ -13,17 +13,20 @@ import torch
 
 from forebay.errors import ConfigError, StateError
 from forebay.loader.batches import BatchGrid
+from forebay.loader.dali_pipeline import DEPTH
+from forebay.loader.dali_stage import DaliDecoder
 from forebay.loader.dataset import ShardDataset
+from forebay.loader.decoders import choose_decoder
 from forebay.loader.device import resolve_device
 from forebay.loader.engine import CHUNK, ShardEngine
 from forebay.loader.engine_settings import EngineSettings
-from forebay.loader.kernel import native_version, why_not
 from forebay.loader.ranks import Ranks, agree, thread_share
 from forebay.loader.settings import ShardLoaderSettings, whole_number
 from forebay.loader.shard_iterator import Pass, ShardIterator
 from forebay.loader.slots import LoaderMemory
 from forebay.loader.state import STATE_VERSION, LoaderState
 from forebay.loader.stats import LoaderStats, Meter
+from forebay.loader.tails import Tail
 from forebay.sharding import EpochOrder, default_window
 
 __all__ = ["ShardLoader"]
@@ -38,7 +41,12 @@ class ShardLoader:
         self._device = resolve_device(settings.device)
         self._pin_memory = (settings.pin_memory or self._device is not None) and torch.cuda.is_available()
         self._memory = self._new_memory()
-        self._native = settings.decode != "library" and native_version() is not None
+        self._choice = choose_decoder(settings.decode, self._device)
+        self._dali = None
+        if self._choice.decoder == "dali":
+            self._dali = DaliDecoder(
+                device=self._device, mode=self._choice.mode, threads=settings.threads or thread_share()
+            )
         if settings.rank is not None or settings.world_size is not None:
             self._ranks()
         self._seed = settings.seed
@@ -112,9 +120,13 @@ class ShardLoader:
         s = self._settings
         threads = self._meter.threads
         rank_batch = -(-current.grid.global_batch_size // ranks.world_size)
+        maker = self._dataset.maker
+        tails: list[Tail | None] = [None] * len(maker.programs)
+        if self._device is not None or self._dali is not None:
+            maker, tails = maker.without_tails()
         settings = EngineSettings(
             data=data,
-            maker=self._dataset.maker,
+            maker=maker,
             virtual=self._dataset.virtual,
             order=order,
             grid=current.grid,
@@ -123,8 +135,9 @@ class ShardLoader:
             seed=self._seed,
             epoch=epoch,
             threads=threads,
-            native=self._native,
-            prefetch=max(s.prefetch or 2, -(-2 * threads * CHUNK // rank_batch)),
+            decoder=self._choice.decoder,
+            tails=tuple(tails),
+            prefetch=max(s.prefetch or 2, -(-2 * threads * CHUNK // rank_batch)) + (DEPTH if self._dali else 0),
             prefetch_nbytes=s.prefetch_nbytes,
             on_error=s.on_error,
             batch_transforms=s.batch_transforms,
@@ -133,7 +146,7 @@ class ShardLoader:
         )
         store = self._dataset.open_store()
         try:
-            engine = ShardEngine(settings, store, self._meter, self._memory)
+            engine = ShardEngine(settings, store, self._meter, self._memory, self._dali)
         except BaseException:
             store.close()
             raise
@@ -196,6 +209,8 @@ class ShardLoader:
             engine.close()
         self._memory.close()
         self._memory = self._new_memory()
+        if self._dali is not None:
+            self._dali.close()
 
     # -- state -------------------------------------------------------------------------------------------------------
 
@@ -272,12 +287,12 @@ class ShardLoader:
     def reset_stats(self) -> None:
         """Begin to count anew, with the next pass."""
         s = self._settings
-        decoder = "simplejpeg; Pillow for what it does not take"
-        if self._native:
-            decoder = f"native kernel, {native_version()}; {decoder}"
-        elif s.decode == "auto":
-            decoder += f"; {why_not()}"
-        self._meter = Meter(threads=s.threads or thread_share(), max_bad=s.max_bad, decoder=decoder)
+        self._meter = Meter(
+            threads=s.threads or thread_share(),
+            max_bad=s.max_bad,
+            decoder=self._choice.told,
+            decoding=dict if self._dali is None else self._dali.counts.to_dict,
+        )
 
     def stats(self) -> LoaderStats:
         """Where the time went; see `LoaderStats`."""

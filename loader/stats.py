@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -50,7 +50,10 @@ class LoaderStats:
     cache: Mapping[str, int | float]
     """Hits, misses, bytes fetched and the like of the shard store."""
     decoder: str
-    """Which decoder made the images."""
+    """Which decoder made the images, and why that one."""
+    decoding: Mapping[str, int]
+    """With DALI: images that were left to the `careful` decoders, those `refused` because DALI failed on them, and
+    `rebuilds` of its pipeline; else empty."""
     bad_count: int
     """Bad samples that were replaced."""
     bad: tuple[BadSample, ...] = field(default=())
@@ -114,13 +117,16 @@ class StageClock:
 class Meter:
     """Counts for one loader, over its passes. The engine's threads write the clocks, the training loop the rest."""
 
-    def __init__(self, *, threads: int, max_bad: float | None, decoder: str) -> None:
+    def __init__(
+        self, *, threads: int, max_bad: float | None, decoder: str, decoding: Callable[[], Mapping[str, int]] = dict
+    ) -> None:
         self.read = StageClock()
         self.decode = StageClock()
         self.collate = StageClock()
         self.bad = BadSampleLog(max_bad)
         self.read_nbytes = 0
         self.decoder = decoder
+        self.decoding = decoding
         self._store_before: dict[str, int | float] = {}  # of the passes that were closed
         self._store_now: dict[str, int | float] = {}
         self.threads = threads
@@ -161,6 +167,7 @@ class Meter:
             },
             cache=self._store(),
             decoder=self.decoder,
+            decoding=self.decoding(),
             bad_count=self.bad.count,
             bad=self.bad.listed(),
         )

@@ -56,7 +56,10 @@ class Step:
     """Whether nothing is known of what it returns, nor whether it changes what it is given."""
     resizes: bool = False
     """Whether it interpolates pictures, which torch does for uint8, float32 and float64."""
-
+    crops: bool = False
+    """Whether it takes a part of what is seen."""
+    flips: bool = False
+    """Whether it may mirror."""
     pointwise: bool = False
     """Whether it changes single values, each by itself, and leaves them where they are."""
 
@@ -102,6 +105,8 @@ class _Resize(Step):
 
 
 class _CenterCrop(Step):
+    crops = True
+
     def __init__(self, transform: CenterCrop) -> None:
         self.name = "CenterCrop"
         self._size = transform.hw
@@ -120,6 +125,7 @@ class _CenterCrop(Step):
 
 
 class _RandomCrop(Step):
+    crops = True
     draws = RandomCrop.draws
 
     def __init__(self, transform: RandomCrop) -> None:
@@ -191,6 +197,7 @@ class _RandomResizedCrop(Step):
 
 
 class _RandomHorizontalFlip(Step):
+    flips = True
     draws = RandomHorizontalFlip.draws
 
     def __init__(self, transform: RandomHorizontalFlip) -> None:
@@ -225,7 +232,7 @@ class _Normalize(Step):
             slot = out[k] if out is not None else None
             if slot is None:
                 n, c, h, w = value.shape
-                target = torch.empty((n, h, w, c), dtype=torch.float32).permute(0, 3, 1, 2)
+                target = torch.empty((n, h, w, c), dtype=torch.float32, device=value.device).permute(0, 3, 1, 2)
             else:
                 target = slot
             scale = self._scale if value.is_floating_point() else self._scale_255

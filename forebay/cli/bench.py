@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import statistics
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-import rich.box
 import typer
 from rich.table import Table
 
+from forebay.cli.bench_gpu import bench_gpu
+from forebay.cli.bench_tables import bench_table, images_words, machine_words, rounds_words, speed_cell, times_cell
 from forebay.cli.console import console, error_console, print_json
 from forebay.errors import ConfigError
 
 if TYPE_CHECKING:
     from forebay.benchmarks import DecodeComparison, LoaderComparison, OverheadReport
-    from forebay.benchmarks.turns import Ratio
 
 __all__ = ["bench_app", "comparison_caption", "comparison_table"]
 
 bench_app = typer.Typer(help="Measure, with equal work on both sides, and in turn.", no_args_is_help=True)
+bench_app.command("gpu")(bench_gpu)
 
 Source = Annotated[Path, typer.Argument(help="A folder of images, with class folders or without, or of shards.")]
 Size = Annotated[int, typer.Option(min=1, help="Side of the square that images become, in pixels.")]
@@ -190,14 +191,14 @@ def bench_order(
 
 def comparison_table(comparison: LoaderComparison) -> Table:
     """One row a loader: images a second, their spread, the first batch, and how this loader compares."""
-    table = _table("loader", "images/s", "first batch", *(f"{side.name} is" for side in comparison.ours))
+    table = bench_table("loader", "images/s", "first batch", *(f"{side.name} is" for side in comparison.ours))
     for side in comparison.sides:
         firsts = side.first_batch_s
         table.add_row(
             side.name,
-            _speed(side.images_per_s),
+            speed_cell(side.images_per_s),
             f"{statistics.median(firsts):.2f} s\n[dim]{min(firsts):.2f}–{max(firsts):.2f}[/]",
-            *("" if side is ours else _times(ours.over(side)) for ours in comparison.ours),
+            *("" if side is ours else times_cell(ours.over(side)) for ours in comparison.ours),
             style="green" if side in comparison.ours else None,
         )
     return table
@@ -213,26 +214,26 @@ def comparison_caption(comparison: LoaderComparison) -> str:
     before = comparison.addressable_before
     return (
         f"{comparison.threads} decode threads here ({comparison.ours[0].decoder}), {comparison.workers} worker "
-        f"processes there; {_rounds(comparison.sides[0].images_per_s)}. A round: "
-        f"{_images(comparison.images, comparison.distinct_images)} of {comparison.image_nbytes / 1000:,.0f} kB"
+        f"processes there; {rounds_words(comparison.sides[0].images_per_s)}. A round: "
+        f"{images_words(comparison.images, comparison.distinct_images)} of {comparison.image_nbytes / 1000:,.0f} kB"
         f"{f', {before:,} of them crop-addressable as they came,' if before else ''} to batches of {work.batch_size}, "
         f"{made}; random windows, half of them mirrored. Read for an image, kB: {reads}. Grey levels from Pillow's "
         f"antialiased resize of the same windows, mean (99.9th percentile): {pixels}. First batch of the pass that "
-        f"warms up, seconds: {very_first}. {_machine(comparison.to_dict())}"
+        f"warms up, seconds: {very_first}. {machine_words(comparison.to_dict())}"
     )
 
 
 def _decode_table(comparison: DecodeComparison) -> Table:
     first = comparison.sides[0]
-    table = _table("decoder", "images/s", "a thread", "kB", "grey levels off", f"times {first.name}")
+    table = bench_table("decoder", "images/s", "a thread", "kB", "grey levels off", f"times {first.name}")
     for side in comparison.sides:
         table.add_row(
             side.name,
-            _speed(side.images_per_s),
+            speed_cell(side.images_per_s),
             f"{side.median / comparison.threads:,.0f}",
             f"{side.image_nbytes / 1000:,.0f}",
             f"{side.pixels.mean:.2f}\n[dim]99.9 %: {side.pixels.p999:.0f}[/]",
-            "" if side is first else _times(side.over(first)),
+            "" if side is first else times_cell(side.over(first)),
             style="green" if side.name.startswith("forebay") else None,
         )
     return table
@@ -242,23 +243,23 @@ def _decode_caption(comparison: DecodeComparison) -> str:
     work = comparison.work
     return (
         f"Decode threads: {comparison.threads}; native kernel: {comparison.native or 'none in this build'}; "
-        f"{_rounds(comparison.sides[0].images_per_s)}. A round: "
-        f"{_images(comparison.images, comparison.distinct_images)}, in memory, to {work.size} × {work.size} uint8, "
-        f"{work.batch_size} at a time; {comparison.addressable_images:,} have an addressable form. kB: those of an "
-        "image that are looked at. Grey levels: from Pillow's antialiased resize of the same windows, on average. "
-        f"{_machine(comparison.to_dict())}"
+        f"{rounds_words(comparison.sides[0].images_per_s)}. A round: "
+        f"{images_words(comparison.images, comparison.distinct_images)}, in memory, to {work.size} × {work.size} "
+        f"uint8, {work.batch_size} at a time; {comparison.addressable_images:,} have an addressable form. kB: those of "
+        "an image that are looked at. Grey levels: from Pillow's antialiased resize of the same windows, on average. "
+        f"{machine_words(comparison.to_dict())}"
     )
 
 
 def _overhead_table(report: OverheadReport) -> Table:
-    table = _table("this loader", "images/s", "against", "images/s", "share")
+    table = bench_table("this loader", "images/s", "against", "images/s", "share")
     for row in report.rows:
         table.add_row(
             row.name,
-            _speed(row.images_per_s),
+            speed_cell(row.images_per_s),
             row.best,
-            _speed(row.best_images_per_s),
-            _times(row.ratio),
+            speed_cell(row.best_images_per_s),
+            times_cell(row.ratio),
         )
     return table
 
@@ -268,42 +269,9 @@ def _overhead_caption(report: OverheadReport) -> str:
     firsts = ", ".join(f"{seconds:.2f}" for seconds in report.first_batch_s)
     return (
         f"{report.threads} decode threads ({report.decoder}) where not said otherwise; "
-        f"{_rounds(report.rows[0].images_per_s)}. A round: {_images(report.images, report.distinct_images)}"
+        f"{rounds_words(report.rows[0].images_per_s)}. A round: {images_words(report.images, report.distinct_images)}"
         f"{', crop-addressable where not said otherwise' if report.addressable else ''}. The busy loop computed "
         f"{shares} of the time: half, but for what it waits for the GIL or for a core. Batches with slow samples "
         f"{'are the same as without' if report.same_batches else '[bold red]DIFFER from those without[/]'}. First "
-        f"batch after iter(loader), by epoch, seconds: {firsts}. {_machine(report.to_dict())}"
+        f"batch after iter(loader), by epoch, seconds: {firsts}. {machine_words(report.to_dict())}"
     )
-
-
-def _table(first: str, *headings: str) -> Table:
-    table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column(first)
-    for heading in headings:
-        table.add_column(heading, justify="right")
-    return table
-
-
-def _speed(images_per_s: tuple[float, ...]) -> str:
-    """Median, and below it slowest and fastest."""
-    return f"{statistics.median(images_per_s):,.0f}\n[dim]{min(images_per_s):,.0f}–{max(images_per_s):,.0f}[/]"
-
-
-def _times(ratio: Ratio) -> str:
-    return f"[bold]{ratio.median:.2f} ×[/]\n[dim]{ratio.smallest:.2f}–{ratio.largest:.2f}[/]"
-
-
-def _images(images: int, distinct: int) -> str:
-    return f"{images:,} images" + ("" if distinct == images else f" ({distinct:,} different ones)")
-
-
-def _rounds(images_per_s: tuple[float, ...]) -> str:
-    return (
-        f"medians of {len(images_per_s)} rounds of each in turn, after one to warm up, and of the ratios of paired "
-        "rounds; below them the lowest and the highest"
-    )
-
-
-def _machine(values: dict[str, Any]) -> str:
-    machine = values["machine"]
-    return f"{machine['cores']} cores of {machine['processor']}, Python {machine['python']}, torch {machine['torch']}."

@@ -11,7 +11,6 @@ import platform
 import re
 import resource
 import shutil
-import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,13 +24,19 @@ from forebay.cli.console import console, error_console, print_json
 from forebay.cli.inspect import human_size
 from forebay.sharding import can_transcode
 
-__all__ = ["advise", "doctor", "examine", "tell_decoder"]
+__all__ = ["advise", "doctor", "examine", "found_rows", "tell_decoder"]
 
 _SIMD = {"avx2": "AVX2", "avx512f": "AVX-512", "avx512_vnni": "AVX-512 VNNI", "asimd": "NEON", "sve": "SVE"}
 """Names in /proc/cpuinfo, and what people call them."""
 _FORMATS = {"jpg": "JPEG", "zlib": "PNG", "webp": "WebP", "avif": "AVIF", "libtiff": "TIFF"}
 """Names in `PIL.features`, and what they read. GIF, BMP and PPM need no library."""
 _SHM = "/dev/shm"  # noqa: S108 - its size is told, nothing is written there
+_MODES = {
+    "region": "decodes windows on the GPU",
+    "whole": "decodes whole images on the GPU",
+    "cpu_decode": "decodes on the CPU and resizes on the GPU",
+}
+"""What DALI does in each of its modes."""
 _LEAST_SHM = 1 << 30
 _LEAST_FILES = 1024
 
@@ -54,7 +59,7 @@ def doctor(
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True, style="bold")
     table.add_column(overflow="fold")
-    for there, name, found in _rows(facts):
+    for there, name, found in found_rows(facts):
         table.add_row("[green]✓[/]" if there else "[yellow]–[/]", name, escape(found))
     console.print(table)
     for sentence in advice:
@@ -69,8 +74,10 @@ def examine() -> dict[str, Any]:
     """What is here, as `forebay doctor --json` has it. Imports torch."""
     import torch
 
+    from forebay.cli.gpu_facts import cuda_facts, dali_facts
     from forebay.loader import native_version, why_not
 
+    cuda = cuda_facts()
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     soft, hard = (None if limit == resource.RLIM_INFINITY else limit for limit in limits)
     return {
@@ -88,8 +95,8 @@ def examine() -> dict[str, Any]:
         "pyarrow": _version("pyarrow"),
         "shm_nbytes": shutil.disk_usage(_SHM).total if os.path.isdir(_SHM) else 0,
         "open_files": {"soft": soft, "hard": hard},
-        "cuda": _cuda(),
-        "dali": {"version": _dali_version(), "install": _install_line("dali")},
+        "cuda": cuda,
+        "dali": dali_facts(torch.device("cuda", 0) if cuda["gpus"] else None),
         "opencv": {"version": _version("opencv-python-headless", "opencv-python"), "install": _install_line("bench")},
     }
 
@@ -102,11 +109,6 @@ def _version(*packages: str) -> str | None:
         except importlib.metadata.PackageNotFoundError:
             continue
     return None
-
-
-def _dali_version() -> str | None:
-    names = {str(package.metadata["Name"]) for package in importlib.metadata.distributions()}
-    return _version(*sorted(name for name in names if name.startswith("nvidia-dali-cuda")))
 
 
 def _install_line(extra: str) -> str:
@@ -140,22 +142,6 @@ def _memory_nbytes() -> int:
     return min([*amounts, int(limit[0])] if limit else amounts, default=0)
 
 
-def _cuda() -> dict[str, Any]:
-    """GPUs as torch sees them, and what it complains of."""
-    import torch
-
-    with warnings.catch_warnings(record=True) as complaints:
-        warnings.simplefilter("always")
-        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        gpus = [torch.cuda.get_device_properties(index) for index in range(count)]
-    return {
-        "version": torch.version.cuda,
-        "driver": Path("/proc/driver/nvidia/version").exists(),
-        "gpus": [{"name": gpu.name, "memory_nbytes": gpu.total_memory} for gpu in gpus],
-        "complaint": str(complaints[0].message) if complaints else None,
-    }
-
-
 def _read(path: str) -> str:
     try:
         return Path(path).read_text(errors="replace")
@@ -169,7 +155,7 @@ def _read(path: str) -> str:
 def advise(facts: dict[str, Any]) -> list[str]:
     """What is worth doing, a sentence each; the most worth first."""
     advice: list[str] = []
-    native, cuda = facts["native"], facts["cuda"]
+    native, cuda, dali = facts["native"], facts["cuda"], facts["dali"]
     if native["why_not"]:
         advice.append(
             "JPEGs are decoded at about half the speed, 1.9 to 2.3 times slower by `forebay bench decode`: "
@@ -183,8 +169,15 @@ def advise(facts: dict[str, Any]) -> list[str]:
         advice.append(
             f"there is an NVIDIA driver, and torch uses no GPU ({reason}): see https://pytorch.org/get-started"
         )
-    if cuda["gpus"] and not facts["dali"]["version"]:
-        advice.append(f"to decode on the GPU, install DALI: {facts['dali']['install']}")
+    if cuda["gpus"] and not dali["version"]:
+        advice.append(f"to decode on the GPU, install DALI: {dali['install']}")
+    elif cuda["gpus"] and dali["why_not"]:
+        advice.append(f"nothing is decoded on the GPU: {dali['why_not']}")
+    elif dali["mode"] not in (None, "region"):
+        advice.append(
+            f"DALI {dali['version']} with nvImageCodec {dali['nvimagecodec']} errs on windows on this GPU, and "
+            f"{_MODES[dali['mode']]}, which is slower: another version may do better: {dali['install']}"
+        )
     if missing := [name for name, there in facts["pillow"]["formats"].items() if not there]:
         advice.append(f"this Pillow reads no {', '.join(missing)}: pip install --upgrade --force-reinstall pillow")
     if facts["shm_nbytes"] < _LEAST_SHM:
@@ -208,19 +201,26 @@ def advise(facts: dict[str, Any]) -> list[str]:
 
 def tell_decoder(facts: dict[str, Any]) -> str:
     """Which decoder a JPEG takes, and what that means."""
-    native = facts["native"]
+    native, dali = facts["native"], facts["dali"]
     if native["version"]:
-        return (
-            f"JPEGs are decoded by the native kernel ({native['version']}): of each only the part that its crop needs, "
-            "a batch at a time, without the GIL"
+        on_cpu = (
+            f"by the native kernel ({native['version']}): of each only the part that its crop needs, a batch at a "
+            "time, without the GIL"
         )
+    else:
+        on_cpu = (
+            f"by simplejpeg {facts['simplejpeg']} and resized by torch: the same pixels to a grey level, at about half "
+            "the speed of the native kernel"
+        )
+    if dali["auto"] != "dali":
+        return f"JPEGs are decoded {on_cpu}"
     return (
-        f"JPEGs are decoded by simplejpeg {facts['simplejpeg']} and resized by torch: the same pixels to a grey level, "
-        "at about half the speed of the native kernel"
+        f"JPEGs are decoded by DALI {dali['version']}, which {_MODES[dali['mode']]}, where batches go to the GPU "
+        f'(device="cuda"); elsewhere {on_cpu}'
     )
 
 
-def _rows(facts: dict[str, Any]) -> list[tuple[bool, str, str]]:
+def found_rows(facts: dict[str, Any]) -> list[tuple[bool, str, str]]:
     """Lines of the table: whether it is all there, a name, and what was found."""
     cpu, native, pillow, cuda = facts["cpu"], facts["native"], facts["pillow"], facts["cuda"]
     dali, opencv, files = facts["dali"], facts["opencv"], facts["open_files"]
@@ -241,14 +241,30 @@ def _rows(facts: dict[str, Any]) -> list[tuple[bool, str, str]]:
         (True, "pyarrow", str(facts["pyarrow"])),
         (facts["shm_nbytes"] >= _LEAST_SHM, _SHM, human_size(facts["shm_nbytes"])),
         (_enough(files), "open files", "unlimited" if files["soft"] is None else f"{files['soft']:,}"),
+        (bool(cuda["driver"]), "NVIDIA driver", cuda["driver"] or "none"),
         (bool(gpus), "GPU", gpus or f"none ({built})"),
-        (bool(dali["version"]), "DALI", dali["version"] or f"missing; decodes on the GPU: {dali['install']}"),
+        *((gpu["jpeg_engines"] != 0, "JPEG engines", _engines(gpu)) for gpu in cuda["gpus"]),
+        (bool(dali["version"]), "DALI", _dali(dali)),
+        (bool(dali["nvimagecodec"]), "nvImageCodec", dali["nvimagecodec"] or "missing; comes with DALI"),
+        (True, 'decode="auto"', f"{dali['auto']}: {dali['auto_reason']}"),
         (
             bool(opencv["version"]),
             "OpenCV",
             opencv["version"] or f"missing; only `forebay bench` takes it: {opencv['install']}",
         ),
     ]
+
+
+def _dali(dali: dict[str, Any]) -> str:
+    if not dali["version"]:
+        return f"missing; decodes on the GPU: {dali['install']}"
+    return f"{dali['version']}; {dali['why_not'] or _MODES.get(dali['mode'], 'without a GPU, only its CPU mode')}"
+
+
+def _engines(gpu: dict[str, Any]) -> str:
+    """How many engines one GPU has for JPEGs, and who says so."""
+    count = "unknown" if gpu["jpeg_engines"] is None else str(gpu["jpeg_engines"])
+    return f"{count} in {gpu['name']} ({gpu['jpeg_engines_told_by']})"
 
 
 def _enough(files: dict[str, int | None]) -> bool:

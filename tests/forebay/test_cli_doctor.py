@@ -16,7 +16,7 @@ import torch
 from typer.testing import CliRunner
 
 from forebay.cli.app import app
-from forebay.cli.doctor import advise, examine, tell_decoder
+from forebay.cli.doctor import advise, examine, found_rows, tell_decoder
 from forebay.sharding import can_transcode
 
 FOREBAY = Path(sys.executable).with_name("forebay")
@@ -31,7 +31,16 @@ def facts() -> dict[str, Any]:
     found["shm_nbytes"] = 8 << 30
     found["open_files"] = {"soft": 65536, "hard": 65536}
     found["cpu"]["quota"] = None
-    found["cuda"] = {"version": None, "driver": False, "gpus": [], "complaint": None}
+    found["cuda"] = {"version": None, "driver": None, "gpus": [], "complaint": None}
+    found["dali"] = {
+        "version": "2.4.0",
+        "nvimagecodec": "0.9.0.20",
+        "mode": None,
+        "why_not": None,
+        "install": "pip install it",
+        "auto": "native",
+        "auto_reason": "batches stay on the CPU",
+    }
     return found
 
 
@@ -43,7 +52,19 @@ def test_it_names_what_is_installed_and_which_decoder_a_jpeg_takes() -> None:
     told = CliRunner().invoke(app, ["doctor"], catch_exceptions=False)
     assert told.exit_code == 0
     lines = told.stdout.strip().splitlines()
-    for word in ("processor", "memory", "native kernel", "Pillow", "pyarrow", "open files", "GPU", "DALI"):
+    for word in (
+        "processor",
+        "memory",
+        "native kernel",
+        "Pillow",
+        "pyarrow",
+        "open files",
+        "NVIDIA driver",
+        "GPU",
+        "DALI",
+        "nvImageCodec",
+        'decode="auto"',
+    ):
         assert any(word in line for line in lines), word
     assert torch.__version__ in told.stdout
     assert lines[-1].startswith("JPEGs are decoded by ")
@@ -92,8 +113,8 @@ def test_without_the_kernel_it_says_why_and_what_to_install(facts: dict[str, Any
         ("open_files", {"soft": 256, "hard": None}, "`ulimit -n 65536` raises that"),
         ("pillow", {"version": "1", "formats": {"JPEG": True, "AVIF": False, "TIFF": False}}, "reads no AVIF, TIFF"),
         ("cpu", {"model": "x", "cores": 64, "quota": 2.0, "simd": []}, "allows 2 of the 64 cores"),
-        ("cuda", {"version": None, "driver": True, "gpus": [], "complaint": None}, "torch uses no GPU"),
-        ("cuda", {"version": "13.0", "driver": True, "gpus": [], "complaint": "too old"}, "(too old)"),
+        ("cuda", {"version": None, "driver": "580.65.06", "gpus": [], "complaint": None}, "torch uses no GPU"),
+        ("cuda", {"version": "13.0", "driver": "580.65.06", "gpus": [], "complaint": "too old"}, "(too old)"),
     ],
 )
 def test_each_thing_that_is_short_gets_one_sentence(
@@ -103,13 +124,54 @@ def test_each_thing_that_is_short_gets_one_sentence(
     assert words in sentence
 
 
+GPU = {"name": "NVIDIA H200", "memory_nbytes": 1 << 37, "jpeg_engines": 7, "jpeg_engines_told_by": "nvJPEG"}
+CUDA = {"version": "13.0", "driver": "580.65.06", "gpus": [GPU], "complaint": None}
+
+
 def test_dali_is_advised_where_there_is_a_gpu_for_it(facts: dict[str, Any]) -> None:
-    gpu = {"version": "13.0", "driver": True, "gpus": [{"name": "H200", "memory_nbytes": 1}], "complaint": None}
-    missing = {"version": None, "install": "pip install 'nvidia-dali-cuda130>=2.0'"}
-    assert advise(changed(facts, cuda=gpu, dali=missing)) == [
-        "to decode on the GPU, install DALI: pip install 'nvidia-dali-cuda130>=2.0'"
-    ]
+    missing = {**facts["dali"], "version": None, "why_not": "DALI is not installed"}
+    assert advise(changed(facts, cuda=CUDA, dali=missing)) == ["to decode on the GPU, install DALI: pip install it"]
     assert advise(changed(facts, dali=missing)) == []
+
+
+def test_dali_that_works_is_named_as_the_decoder_and_needs_no_advice(facts: dict[str, Any]) -> None:
+    there = changed(facts, cuda=CUDA, dali={**facts["dali"], "mode": "region", "auto": "dali"})
+    assert advise(there) == []
+    told = tell_decoder(there)
+    assert told.startswith("JPEGs are decoded by DALI 2.4.0, which decodes windows on the GPU, where batches go to the")
+    assert "elsewhere by the native kernel" in told
+
+
+@pytest.mark.parametrize(
+    ("mode", "why_not", "words"),
+    [
+        ("whole", None, "nvImageCodec 0.9.0.20 errs on windows on this GPU, and decodes whole images on the GPU"),
+        ("cpu_decode", None, "and decodes on the CPU and resizes on the GPU, which is slower: another version may do"),
+        (None, "DALI 1.53.0 is too old", "nothing is decoded on the GPU: DALI 1.53.0 is too old"),
+    ],
+)
+def test_dali_that_falls_back_is_told(mode: str | None, why_not: str | None, words: str, facts: dict[str, Any]) -> None:
+    dali = {**facts["dali"], "mode": mode, "why_not": why_not}
+    (sentence,) = advise(changed(facts, cuda=CUDA, dali=dali))
+    assert words in sentence
+
+
+def test_each_gpu_has_a_line_for_its_jpeg_engines(facts: dict[str, Any]) -> None:
+    unknown = {**GPU, "name": "NVIDIA L4", "jpeg_engines": None, "jpeg_engines_told_by": "it died of SIGSEGV"}
+    none = {**GPU, "name": "NVIDIA RTX 4090", "jpeg_engines": 0}
+    dali = {**facts["dali"], "mode": "region", "auto": "dali", "auto_reason": "it works"}
+    rows = found_rows(changed(facts, cuda={**CUDA, "gpus": [GPU, unknown, none]}, dali=dali))
+    for row in (
+        (True, "NVIDIA driver", "580.65.06"),
+        (True, "GPU", "NVIDIA H200, 128.0 GiB; NVIDIA L4, 128.0 GiB; NVIDIA RTX 4090, 128.0 GiB"),
+        (True, "JPEG engines", "7 in NVIDIA H200 (nvJPEG)"),
+        (True, "JPEG engines", "unknown in NVIDIA L4 (it died of SIGSEGV)"),
+        (False, "JPEG engines", "0 in NVIDIA RTX 4090 (nvJPEG)"),
+        (True, "DALI", "2.4.0; decodes windows on the GPU"),
+        (True, "nvImageCodec", "0.9.0.20"),
+        (True, 'decode="auto"', "dali: it works"),
+    ):
+        assert row in rows
 
 
 def test_unlimited_files_are_enough(facts: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The loader with the native kernel: the batches that the libraries give, and the same errors."""
+"""The loader with the native kernel, and with DALI: the batches that the libraries give, and the same errors."""
 
 from __future__ import annotations
 
@@ -126,6 +126,27 @@ def test_batches_are_those_of_the_libraries(work: dict[Any, Any], original: Path
                 for name in one:
                     assert one[name].dtype == other[name].dtype
                     assert torch.equal(one[name], other[name]), (path.parent.name, decode, name)
+
+
+@pytest.mark.parametrize("work", WORK.values(), ids=WORK)
+def test_dali_gives_these_windows_to_a_grey_level_on_average(
+    work: dict[Any, Any], original: Path, addressable: Path
+) -> None:
+    for path in (original, addressable):
+        expected: Batches = list(loader(path, work, decode="library", shuffle=True))
+        found: Batches = list(loader(path, work, decode="dali", shuffle=True))
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            assert list(one) == list(other)
+            for name in one:
+                assert (one[name].dtype, one[name].shape) == (other[name].dtype, other[name].shape)
+                assert one[name].stride() == other[name].stride()
+                if name in ("mask", "label", "__index__", "__valid__"):
+                    assert torch.equal(one[name], other[name])
+                    continue
+                span = (other[name].to(torch.complex128).abs().max() / 255).item()
+                difference = (one[name].to(torch.complex128) - other[name].to(torch.complex128)).abs()
+                assert difference.mean() <= span, (path.parent.name, name)
 
 
 @pytest.mark.parametrize("threads", [1, 3, 8])

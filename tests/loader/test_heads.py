@@ -194,7 +194,7 @@ def test_a_picture_that_needs_edges_or_two_resizes_is_left_to_the_steps() -> Non
 
 
 def rules(transforms: Mapping[Any, Any]) -> HeadRules:
-    return HeadRules(programs(transforms), orientation="apply", max_pixels=10**6, native=True)
+    return HeadRules(programs(transforms), orientation="apply", max_pixels=10**6, decoder="native")
 
 
 def test_columns_of_one_or_two_outputs_are_decoded_by_heads() -> None:
