@@ -11,10 +11,13 @@ from torch.utils.data import Dataset, Sampler
 
 from forebay.errors import ConfigError
 from forebay.loader.dataset import ShardDataset
-from forebay.loader.settings import PREFETCH_NBYTES, ShardLoaderSettings
+from forebay.loader.settings import PREFETCH_NBYTES, ShardLoaderSettings, whole_number
 from forebay.loader.shard_loader import ShardLoader
+from forebay.loader.stateful_generators import sampler_chain
+from forebay.loader.stateful_passes import Passes
 from forebay.loader.stats import LoaderStats
 from forebay.loader.transforms import BatchTransform
+from forebay.loader.worker_engine import check_engine, open_iterator
 
 __all__ = ["DataLoader"]
 
@@ -25,7 +28,18 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     A `ShardDataset` is read by threads of this process, in an order that depends on data, `seed` and epoch alone: not
     on the number of threads, ranks, or the batch size. Batches are dicts of tensors by output name. Each `iter()`
     begins the next epoch, the first is 0; `state_dict()` after any batch, loaded into another loader, goes on with the
-    very next one. Any other data set goes to torch's own machinery, unchanged.
+    very next one.
+
+    Any other data set, map-style or iterable, gives the batches that torch's DataLoader gives for the same arguments
+    and generators: order, seeds and collation are torch's own code. What differs is the way from worker processes:
+    batches lie in shared memory that is used again once the last tensor, view or array of a batch is gone, so keep
+    them as long as you like; `tensor.is_shared()` is False. `state_dict()` works for these too: of a map-style data
+    set it holds how far the order was delivered, and loading skips indices, never samples, on any number of workers;
+    of an iterable one it holds where each worker stands, by the `state_dict` of the data set or its iterator or by
+    reading again what was delivered, and wants the same number of workers. With `generator=None` the order comes from
+    torch's global generator, which the first `iter()` after loading puts back to where that epoch began. What
+    workers draw for augmentation in the middle of an epoch is not restored. Worker processes each hold a copy of the
+    data set; a million Python strings in a list grow the memory of each, in an array they do not.
 
     Args:
         dataset: a `ShardDataset`, or any torch data set.
@@ -48,13 +62,19 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         seed: of order and augmentation; None draws one on rank 0 and sends it to all.
         global_batch_size: samples a batch over all ranks, instead of `batch_size`.
         window: shards that the shuffle mixes; None means 64, or all when there are at most 128.
-        on_error: "raise" ends at a sample that does not decode; "skip" fills its place, and no other, from its shard.
+        on_error: "raise" ends at a sample that does not decode; "skip" fills its place, and no other, from its shard,
+            or, for map-style data sets that raise, by the sample at an index drawn from base seed, epoch and index.
         max_bad: bad samples that "skip" tolerates: a count, or a rate when below 1; None means 0.1 %, and at least 10.
         batch_transforms: act on whole batches of this rank, such as `T.MixUp(0.2)`.
         device: where batches go, on a stream of its own, ahead of the step; None leaves them on the CPU.
         rank: this process among the readers; None asks torch.distributed.
         world_size: of these readers.
         prefetch_nbytes: bytes that batches made ahead may take; one always fits. 2 GiB.
+        workers: of other data sets than shards: "process", or "thread" for those that release the GIL or cannot be
+            pickled. Threads share one `random`, numpy and torch generator: the order is torch's, values drawn from
+            these are not. An iterable data set has one thread.
+        batch_threads: of map-style data sets: samples of one batch that are fetched side by side, by threads in each
+            worker, for data sets that wait on storage. The data set must bear it.
         decode: "native" decodes with the kernel, which looks only at what a crop needs, "library" with simplejpeg and
             torch, to the same pixels; "dali" with NVIDIA DALI, on the GPU when `device` is one, in the same order and
             with the same windows, to pixels that differ by a grey level. "auto" takes DALI on a GPU, else the kernel,
@@ -63,6 +83,9 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     Raises:
         ConfigError: settings that cannot work, each with what they would lead to.
     """
+
+    _shards: ShardLoader | None = None
+    _passes: Passes = Passes(None)
 
     def __init__(
         self,
@@ -95,6 +118,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         world_size: int | None = None,
         prefetch_nbytes: int = PREFETCH_NBYTES,
         decode: Literal["auto", "dali", "native", "library"] = "auto",
+        workers: Literal["process", "thread"] = "process",
+        batch_threads: int = 1,
     ) -> None:
         # Before torch's own constructor, which freezes some attributes and reads none of these.
         self.seed = seed
@@ -108,7 +133,10 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         self.world_size = world_size
         self.prefetch_nbytes = prefetch_nbytes
         self.decode = decode
-        self._shards: ShardLoader | None = None
+        self.workers = workers
+        self.batch_threads = whole_number("batch_threads", batch_threads)
+        self._shards = None
+        self._passes = Passes(None if isinstance(dataset, ShardDataset) else max_bad)
         if isinstance(dataset, ShardDataset):
             self._refuse_for_shards(
                 sampler=sampler,
@@ -116,6 +144,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                 collate_fn=collate_fn,
                 worker_init_fn=worker_init_fn,
                 multiprocessing_context=multiprocessing_context,
+                workers=None if workers == "process" else workers,
+                batch_threads=None if batch_threads == 1 else batch_threads,
             )
             self._shards = ShardLoader(
                 dataset,
@@ -155,6 +185,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             self.prefetch_factor = prefetch_factor
         else:
             self._refuse_for_others(dataset)
+            check_engine(self, dataset, batch_sampler=batch_sampler, worker_init_fn=worker_init_fn)
             super().__init__(
                 dataset,
                 batch_size,
@@ -183,6 +214,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             "collate_fn": "its batches are made in place; use transforms= for samples, batch_transforms= for batches",
             "worker_init_fn": "it is read by threads, no worker process would call this; leave it out",
             "multiprocessing_context": "it is read by threads of this process; leave it out",
+            "workers": "it is read by threads of this process already; leave it out",
+            "batch_threads": "its threads share the samples of a batch already; use num_workers=",
         }
         for name, value in given.items():
             if value is not None:
@@ -193,8 +226,6 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             "seed": None,
             "global_batch_size": None,
             "window": None,
-            "on_error": "raise",
-            "max_bad": None,
             "device": None,
             "rank": None,
             "world_size": None,
@@ -209,16 +240,20 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                 "shards with ShardWriter or `forebay shard`, or leave these out"
             )
 
-    def _shard_loader(self, method: str) -> ShardLoader:
-        if self._shards is None:
-            raise ConfigError(
-                f"DataLoader.{method} needs a ShardDataset, and this is a {type(self.dataset).__name__}; write it as "
-                "shards with ShardWriter or `forebay shard`"
-            )
-        return self._shards
-
     def __iter__(self) -> Any:
-        return super().__iter__() if self._shards is None else self._shards.begin()
+        if self._shards is not None:
+            return self._shards.begin()
+        iterator: Any = self._iterator
+        if iterator is not None and self.persistent_workers and self.num_workers > 0:
+            if self._passes.pending:
+                iterator.close()
+                self._iterator = None
+            else:
+                iterator.current = self._passes.begin(self, iterator.current.sampler)
+        return super().__iter__()
+
+    def _get_iterator(self) -> Any:
+        return open_iterator(self, self._passes)
 
     def __getstate__(self) -> Any:
         if self._shards is not None:
@@ -232,37 +267,66 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         return super().__len__() if self._shards is None else len(self._shards)
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next `iter()` begin epoch `epoch`, from its start."""
-        self._shard_loader("set_epoch").set_epoch(epoch)
+        """Make the next `iter()` begin epoch `epoch`, from its start.
+
+        Of another data set than shards: passed on to sampler, batch sampler and data set, those that have a
+        `set_epoch`; a loaded state keeps its place.
+        """
+        if self._shards is not None:
+            self._shards.set_epoch(epoch)
+            return
+        self._passes.set_epoch(epoch)
+        chain = [*sampler_chain(self), self.sampler, self.dataset]
+        for i, part in enumerate(chain):
+            if callable(getattr(part, "set_epoch", None)) and not any(part is earlier for earlier in chain[:i]):
+                part.set_epoch(epoch)
 
     def state_dict(self, *, batches: int | None = None) -> dict[str, Any]:
-        """The state after the newest batch that the loop has received: a few plain JSON values, equal on every rank.
+        """The state after the newest batch that the loop has received: a few plain JSON values.
+
+        Of shards it is equal on every rank; of another data set it speaks of this loader alone.
 
         Args:
-            batches: instead, the state after this many batches of the newest `iter()`, for whoever reads ahead.
+            batches: instead, the state after this many batches of the newest `iter()`, for whoever reads ahead; of
+                shards only.
         """
-        return self._shard_loader("state_dict").state_dict(batches)
+        if self._shards is not None:
+            return self._shards.state_dict(batches)
+        if batches is not None:
+            raise ConfigError("state_dict(batches=...) needs a ShardDataset, whose order is arithmetic; leave it out")
+        return self._passes.state_dict(self)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Make the next `iter()` go on where `state_dict` was taken, on any number of ranks and threads.
+        """Make the next `iter()` go on where `state_dict` was taken.
+
+        Of shards on any number of ranks and threads; of another data set as the class says.
 
         Raises:
             StateError: of other data, or it contradicts a setting that was given. Nothing is changed then.
         """
-        self._shard_loader("load_state_dict").load_state_dict(state_dict)
+        if self._shards is not None:
+            self._shards.load_state_dict(state_dict)
+        else:
+            self._passes.load_state_dict(self, state_dict)
 
     def stats(self) -> LoaderStats:
         """Where the time went so far: by stage, and how long the training loop waited."""
-        return self._shard_loader("stats").stats()
+        return self._passes.stats(self.num_workers) if self._shards is None else self._shards.stats()
 
     def reset_stats(self) -> None:
         """Begin to count anew, for instance after the first epoch."""
-        self._shard_loader("reset_stats").reset_stats()
+        if self._shards is None:
+            self._passes.reset_stats()
+        else:
+            self._shards.reset_stats()
 
     def close(self) -> None:
-        """Stop reading ahead, and leave no thread, lock or open file. Calling it again does nothing."""
+        """Stop reading ahead, and leave no thread, process, lock or open file. Calling it again does nothing."""
         if self._shards is not None:
             self._shards.close()
+            return
+        self._passes.close()
+        self._iterator = None
 
     def __enter__(self) -> Self:
         return self

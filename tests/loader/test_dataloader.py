@@ -346,8 +346,6 @@ def test_other_data_sets_go_to_torch_unchanged() -> None:
     assert ours == [batch[0].tolist() for batch in torch.utils.data.DataLoader(numbers, 4, True)]
     with pytest.raises(ConfigError, match="seed"):
         DataLoader(numbers, 4, seed=1)
-    with pytest.raises(ConfigError, match="ShardDataset"):
-        DataLoader(numbers, 4).state_dict()
 
 
 @pytest.mark.parametrize(
