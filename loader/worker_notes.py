@@ -34,7 +34,8 @@ class WorkerNotes:
         """The notes on the batch that was just made; the next ones begin."""
         notes: dict[str, Any] = {"busy_s": time.monotonic() - self._started, "wait_s": self._waited_s}
         if self.bad:
-            notes["bad"], self.bad = self.bad, []
+            notes["bad"] = self.bad.copy()
+            self.bad.clear()  # the same list: the fetcher writes to it
         if self.iterable is not None:
             notes["state"] = self.iterable.state_dict()
             notes["samples"] = max(0, self.iterable.samples - self._samples)

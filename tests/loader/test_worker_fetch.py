@@ -38,6 +38,24 @@ def read(loader: Any) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=NAMES)
+def test_bad_samples_of_every_batch_and_epoch_are_counted(kind: dict[str, Any]) -> None:
+    bad = (1, 2, 9, 17, 18, 33)
+    loader = DataLoader(Numbers(bad=bad), 4, on_error="skip", max_bad=1000, **kind)  # type: ignore[arg-type]
+    with loader:
+        for epoch in range(1, 3):
+            list(loader)
+            assert loader.stats().bad_count >= len(bad) * epoch  # more where one that was drawn in its place is bad too
+            assert [sample.row for sample in loader.stats().bad] == list(bad)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=NAMES)
+def test_more_bad_samples_than_the_budget_end_the_pass_wherever_they_are(kind: dict[str, Any]) -> None:
+    loader = DataLoader(Numbers(bad=tuple(range(0, 40, 4))), 4, on_error="skip", max_bad=5, **kind)  # type: ignore[arg-type]
+    with loader, pytest.raises(BadSampleBudgetError, match="max_bad=5"):
+        list(loader)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=NAMES)
 def test_a_bad_sample_moves_nothing_but_its_own_place(kind: dict[str, Any]) -> None:
     torch.manual_seed(1)
     expected = read(DataLoader(Numbers(), 4, shuffle=True))  # type: ignore[arg-type]
