@@ -26,7 +26,6 @@ from forebay.loader.shared_layout import (
     describe_tensors,
     is_flat,
     is_plain,
-    tight,
 )
 from forebay.loader.shared_memory import BatchMemory
 from forebay.loader.shared_segments import Bytes, SegmentRef
@@ -93,7 +92,7 @@ def pack(batch: object, memory: BatchMemory) -> PackedBatch:
 
 def _place(pickled: memoryview, tensors: list[Tensor], arrays: list[Array], memory: BatchMemory) -> PackedBatch:
     plan = Layout(memory)
-    tensor_table = describe_tensors(plan, [tight(tensor) for tensor in tensors])
+    tensor_table = describe_tensors(plan, tensors)
     array_table = [describe_array(plan, array) for array in arrays]
     inline = plan.nbytes + len(pickled) <= INLINE_NBYTES
     pickle_block = None

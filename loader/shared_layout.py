@@ -26,7 +26,6 @@ __all__ = [
     "describe_tensors",
     "is_flat",
     "is_plain",
-    "tight",
 ]
 
 DTYPES = (
@@ -104,13 +103,19 @@ def _extent(tensor: Tensor) -> int:
     return 1 + sum((int(size) - 1) * int(stride) for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
 
 
-def tight(tensor: Tensor) -> Tensor:
-    """The tensor itself, or a dense copy where its memory holds mostly something else, or holds it in another sense."""
-    if tensor.is_conj() or tensor.is_neg():
-        return tensor.resolve_conj().resolve_neg()
-    if not tensor.is_contiguous() and tensor.numel() and _extent(tensor) > _LOOSE * tensor.numel():
-        return tensor.contiguous()
-    return tensor
+def _tight(tensor: Tensor) -> Tensor:
+    """The tensor itself, or a dense copy where its memory holds mostly something else."""
+    loose = not tensor.is_contiguous() and tensor.numel() and _extent(tensor) > _LOOSE * tensor.numel()
+    return tensor.contiguous() if loose else tensor
+
+
+def _row_major(shape: Sequence[int]) -> tuple[int, ...]:
+    """Strides of a contiguous tensor; one with a side of 1 may have others there, and be contiguous too."""
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
 
 
 def _bytes_of(tensor: Tensor, first: int, nbytes: int) -> Tensor:
@@ -118,9 +123,10 @@ def _bytes_of(tensor: Tensor, first: int, nbytes: int) -> Tensor:
 
 
 def _describe(plan: Layout, tensor: Tensor) -> tuple[Any, ...]:
-    """One tensor in a block of its own: block, dtype, shape, strides unless contiguous, and first element there."""
+    """One tensor in a block of its own: block, dtype, shape, strides unless row-major, and first element there."""
+    tensor = _tight(tensor)
     itemsize = tensor.itemsize
-    strides = None if tensor.is_contiguous() else tensor.stride()
+    strides = None if tensor.stride() == _row_major(tensor.shape) else tensor.stride()
     if not tensor.numel():
         return plan.add(np.empty(0, np.uint8)), CODES[tensor.dtype], tuple(tensor.shape), tensor.stride(), 0
     nbytes = _extent(tensor) * itemsize
@@ -138,6 +144,7 @@ def describe_array(plan: Layout, array: Array) -> tuple[Any, ...]:
 
 def describe_tensors(plan: Layout, tensors: list[Tensor]) -> list[tuple[Any, ...]]:
     """Tensors whose memory overlaps get one block together, so that they share it afterwards as they did before."""
+    tensors = [t.resolve_conj().resolve_neg() if t.is_conj() or t.is_neg() else t for t in tensors]
     if len(tensors) == 1:
         return [_describe(plan, tensors[0])]
     by_storage: dict[int, list[int]] = {}

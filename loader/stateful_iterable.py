@@ -79,13 +79,14 @@ class ResumedIterable(Iterator[Any]):
         state, self._pending = self._pending, IterableState()
         self.samples, self._ended = state.samples, state.ended
         self._iterator = iterator
-        if state.ended:
-            return self
         if state.iterator is not None and has_state(iterator):
             iterator.load_state_dict(state.iterator)  # type: ignore[attr-defined]
         elif state.dataset is None or not has_state(self._dataset):
-            for _ in range(state.samples):
+            for _ in range(0 if state.ended else state.samples):
                 next(iterator, None)
+            return self
+        if state.ended:  # it learns again that it has no more, and so begins anew when it is asked again
+            next(iterator, None)
         return self
 
     def __next__(self) -> Any:
