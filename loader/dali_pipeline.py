@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
-from forebay.errors import ForebayError
+from forebay.errors import DecodeError
 from forebay.loader.dali_graph import Columns, DaliMode, Encoded, HeadShape, build_pipeline, graph_columns
 from forebay.loader.device import on_stream
 from forebay.loader.geometry import Views
@@ -133,7 +133,7 @@ class DaliPipeline:
                 try:
                     yield from self._iterations()
                 except RuntimeError as error:  # DALI has no other kind; ours are no RuntimeErrors
-                    if isinstance(error, ForebayError) or not self._fed:
+                    if not self._fed:
                         raise
                     yield from self._recover(error)
             if self._error is not None:
@@ -195,7 +195,7 @@ class DaliPipeline:
     def _check(batch: DaliBatch | None, outputs: Sequence[Any]) -> None:
         tickets = np.asarray(outputs[-1].as_tensor())
         if batch is not None and (len(tickets) != len(batch) or (tickets != batch.ticket).any()):
-            raise _OutOfTurn(
+            raise DecodeError(
                 f"DALI gave batch {tickets.ravel()[:1].tolist()} of {len(tickets)} pictures where batch {batch.ticket} "
                 f'of {len(batch)} was due; nothing of it was used. Take decode="native", and report it with the '
                 "version of DALI"
@@ -305,10 +305,6 @@ class DaliPipeline:
 def _blank_batch(shapes: Sequence[HeadShape]) -> DaliBatch:
     blanks = [shape.blank() for shape in shapes]
     return DaliBatch(-1, [([data], Views.of([view]).fields()) for data, view in blanks])
-
-
-class _OutOfTurn(ForebayError, RuntimeError):
-    """DALI's outputs are not those of the batch that was due."""
 
 
 def _reason(error: BaseException) -> str:

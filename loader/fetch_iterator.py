@@ -15,13 +15,13 @@ from forebay.loader.fetch_replacements import BadFetch
 from forebay.loader.fetch_samples import FetchSettings, SampleFetcher
 from forebay.loader.shared_queue import Delivery
 from forebay.loader.stateful_iterable import IterableState, ResumedIterable
-from forebay.loader.stateful_passes import Pass
+from forebay.loader.stateful_passes import Pass, PassIterator
 from forebay.loader.worker_iterator import LoaderView
 
 __all__ = ["InProcessIterator"]
 
 
-class InProcessIterator(_SingleProcessDataLoaderIter):
+class InProcessIterator(PassIterator, _SingleProcessDataLoaderIter):
     """Batches made in this process, when they are asked for.
 
     Args:
@@ -48,12 +48,6 @@ class InProcessIterator(_SingleProcessDataLoaderIter):
             self._fetcher = SampleFetcher(view.dataset, fetch.seeded(current.seeded(self)), self._bad.append)
             self._dataset_fetcher.dataset = self._fetcher
 
-    def __next__(self) -> Any:
-        asked = time.monotonic()
-        batch = super().__next__()
-        self.current.waited(asked)
-        return batch
-
     def _next_index(self) -> Any:
         self._index = super()._next_index()  # type: ignore[no-untyped-call]
         return self._index
@@ -76,8 +70,7 @@ class InProcessIterator(_SingleProcessDataLoaderIter):
         notes: dict[str, Any] = {"busy_s": time.monotonic() - started, "bad": tuple(self._bad)}
         self._bad.clear()
         if self._iterable is not None:
-            notes["state"] = self._iterable.state_dict()
-            notes["samples"] = max(0, self._iterable.samples - before)
+            notes |= self._iterable.notes(before)
         self.current.delivered(Delivery(self._task, batch, 0, self._index, notes))
         self._task += 1
 

@@ -3,14 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from forebay.errors import StateError
 
-__all__ = ["STATE_VERSION", "LoaderState"]
+__all__ = ["STATE_VERSION", "LoaderState", "check_layout"]
 
 STATE_VERSION = 1
+
+
+def check_layout(state: Any, names: AbstractSet[str], version: int) -> None:
+    """Raise unless `state` is a mapping of this layout's version with exactly these names.
+
+    Raises:
+        StateError: says what it is instead.
+    """
+    if not isinstance(state, Mapping) or "version" not in state:
+        raise StateError(f"not a loader state: {state!r:.200}; give what loader.state_dict() returned")
+    if state["version"] != version:
+        raise StateError(
+            f"the loader state has version {state['version']!r}, this forebay reads {version}; "
+            "load it with the version that wrote it, or upgrade forebay"
+        )
+    if set(state) != names:
+        missing, unknown = sorted(names - set(state)), sorted(set(state) - names, key=str)
+        raise StateError(
+            f"the loader state lacks {missing} and has unknown {unknown}; give it as it was saved, to a loader of the "
+            "same kind of data set"
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,17 +65,8 @@ class LoaderState:
         Raises:
             StateError: not such a state, of a newer version, or with values out of range.
         """
-        if not isinstance(state, Mapping) or "version" not in state:
-            raise StateError(f"not a loader state: {state!r:.200}; give what loader.state_dict() returned")
-        if state["version"] != STATE_VERSION:
-            raise StateError(
-                f"the loader state has version {state['version']!r}, this forebay reads {STATE_VERSION}; "
-                "load it with the version that wrote it, or upgrade forebay"
-            )
         names = {field.name for field in fields(cls)}
-        if set(state) != names:
-            missing, unknown = sorted(names - set(state)), sorted(set(state) - names, key=str)
-            raise StateError(f"the loader state lacks {missing} and has unknown {unknown}; give it as it was saved")
+        check_layout(state, names, STATE_VERSION)
         types: dict[str, type] = {"fingerprint": str, "shuffle": bool, "drop_last": bool}
         for name in names:
             wanted = types.get(name, int)

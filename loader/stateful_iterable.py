@@ -100,6 +100,10 @@ class ResumedIterable(Iterator[Any]):
         self.samples += 1
         return sample
 
+    def notes(self, before: int) -> dict[str, Any]:
+        """What goes with a batch that was begun at `before` samples: where it stands now, and how many it took."""
+        return {"state": self.state_dict(), "samples": max(0, self.samples - before)}
+
     def state_dict(self) -> list[Any]:
         """Where it stands now, as `IterableState.to_list` gives it."""
         if self._iterator is None:

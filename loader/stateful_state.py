@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from forebay.errors import StateError
+from forebay.loader.state import check_layout
 from forebay.loader.stateful_iterable import IterableState
 
 __all__ = ["PassState"]
@@ -56,20 +57,8 @@ class PassState:
         Raises:
             StateError: not such a state, of a newer version, of another kind of data set, or of other workers.
         """
-        if not isinstance(state, Mapping) or "version" not in state:
-            raise StateError(f"not a loader state: {state!r:.200}; give what loader.state_dict() returned")
-        if state["version"] != _VERSION:
-            raise StateError(
-                f"the loader state has version {state['version']!r}, this forebay reads {_VERSION}; load it with the "
-                "version that wrote it, or upgrade forebay"
-            )
         names = {each.name for each in fields(cls)}
-        if set(state) != names:
-            missing, unknown = sorted(names - set(state)), sorted(set(state) - names, key=str)
-            raise StateError(
-                f"the loader state lacks {missing} and has unknown {unknown}; give it as it was saved, from a loader "
-                "of the same kind of data set"
-            )
+        check_layout(state, names, _VERSION)
         for name in ("epoch", "batches", "next_worker"):
             if type(state[name]) is not int or state[name] < 0:
                 raise StateError(f"the loader state has {name}={state[name]!r}; a whole number from 0 is needed")

@@ -24,7 +24,7 @@ from forebay.loader.fetch_replacements import BadFetch
 from forebay.loader.fetch_samples import FetchSettings, SampleFetcher
 from forebay.loader.shared_queue import Delivery
 from forebay.loader.stateful_iterable import IterableState, ResumedIterable
-from forebay.loader.stateful_passes import Pass
+from forebay.loader.stateful_passes import Pass, PassIterator
 from forebay.loader.worker_iterator import LoaderView
 
 __all__ = ["ThreadIterator"]
@@ -66,7 +66,7 @@ class _Work:
             before = 0 if self._iterable is None else self._iterable.samples
             batch = self._stream.fetch(index)
             if self._iterable is not None:
-                notes = {"state": self._iterable.state_dict(), "samples": max(0, self._iterable.samples - before)}
+                notes = self._iterable.notes(before)
         else:
             batch, bad = self._fetch_map(index)
         if self._pin_memory:
@@ -113,7 +113,7 @@ _Started = tuple[int, Any, concurrent.futures.Future[Delivery]]
 """Number and indices of a batch that is made, or waits to be."""
 
 
-class ThreadIterator(_BaseDataLoaderIter):
+class ThreadIterator(PassIterator, _BaseDataLoaderIter):
     """Batches made by threads. Closes when it ends, fails to come in time, is closed, or is no longer referenced.
 
     Args:
@@ -158,12 +158,6 @@ class ThreadIterator(_BaseDataLoaderIter):
                 return
             task = next(self._tasks)
             self._started.append((task, index, self._pool.submit(self._work, task, index)))
-
-    def __next__(self) -> Any:
-        asked = time.monotonic()
-        batch = super().__next__()
-        self.current.waited(asked)
-        return batch
 
     def _next_data(self) -> Any:
         if not self._started:

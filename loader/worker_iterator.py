@@ -8,14 +8,13 @@ from __future__ import annotations
 import errno
 import os
 import signal
-import time
 import warnings
 from typing import Any
 
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from forebay.loader.shared_queue import Delivery, WorkerLink
-from forebay.loader.stateful_passes import Pass
+from forebay.loader.stateful_passes import Pass, PassIterator
 from forebay.loader.worker_context import WorkerContext, WorkerSettings
 
 __all__ = ["LoaderView", "TorchWayIterator", "WorkerIterator", "shared_memory_works"]
@@ -32,7 +31,7 @@ class LoaderView:
         return getattr(self._loader, name)
 
 
-class WorkerIterator(_MultiProcessingDataLoaderIter):
+class WorkerIterator(PassIterator, _MultiProcessingDataLoaderIter):
     """Batches made by worker processes.
 
     Args:
@@ -66,12 +65,6 @@ class WorkerIterator(_MultiProcessingDataLoaderIter):
             self._first_worker -= 1
             next(self._worker_queue_idx_cycle)
         super()._try_put_index()
-
-    def __next__(self) -> Any:
-        asked = time.monotonic()
-        batch = super().__next__()
-        self.current.waited(asked)
-        return batch
 
     def _next_data(self) -> Any:
         try:
@@ -119,7 +112,7 @@ class WorkerIterator(_MultiProcessingDataLoaderIter):
         self._shutdown_workers()
 
 
-class TorchWayIterator(_MultiProcessingDataLoaderIter):
+class TorchWayIterator(PassIterator, _MultiProcessingDataLoaderIter):
     """Batches made by worker processes and sent in torch's own way, where ours is not to be had.
 
     Args:
@@ -132,12 +125,6 @@ class TorchWayIterator(_MultiProcessingDataLoaderIter):
         if current.workers is not None:
             current.untold = "workers tell where they stand in an iterable data set only where memfd_create works"
         super().__init__(LoaderView(view, _index_sampler=current.sampler))
-
-    def __next__(self) -> Any:
-        asked = time.monotonic()
-        batch = super().__next__()
-        self.current.waited(asked)
-        return batch
 
     def _next_data(self) -> Any:
         before = set(self._task_info)

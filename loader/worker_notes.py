@@ -37,8 +37,7 @@ class WorkerNotes:
             notes["bad"] = self.bad.copy()
             self.bad.clear()  # the same list: the fetcher writes to it
         if self.iterable is not None:
-            notes["state"] = self.iterable.state_dict()
-            notes["samples"] = max(0, self.iterable.samples - self._samples)
+            notes |= self.iterable.notes(self._samples)
             self._samples = self.iterable.samples
         self._waited_s = 0.0
         return notes

@@ -14,6 +14,10 @@ from pathlib import Path
 import pytest
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+ROOT = str(Path(__file__).resolve().parents[1])
+
+if ROOT not in sys.path:
+    sys.path.append(ROOT)  # a spawned worker takes over `sys.path`, and must import what it unpickles from the tests
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forebay.errors import ForebayError
+from forebay.errors import DecodeError
 from forebay.loader.dali_graph import Columns, HeadShape, build_pipeline, graph_columns
 from forebay.loader.dali_pipeline import DaliBatch, DaliPipeline, DaliSettings
 from forebay.loader.geometry import View, Views
@@ -170,7 +170,7 @@ def test_a_batch_that_comes_out_of_turn_is_an_error_and_not_used(jpegs: list[byt
 
         return build_pipeline(shapes, shifted, **given)
 
-    said = pytest.raises(ForebayError, match=r"DALI gave batch \[6\] of 4 pictures where batch 5 of 4 was due")
+    said = pytest.raises(DecodeError, match=r"DALI gave batch \[6\] of 4 pictures where batch 5 of 4 was due")
     with contextlib.closing(DaliPipeline(settings_of(), build=build)) as dali, said:
         list(dali.decode([batch(jpegs, 5, 4)]))
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from forebay.loader.shared_batch import INLINE_NBYTES, pack, unpack
 from forebay.loader.shared_memory import BatchMemory
 from forebay.loader.shared_segments import Bytes, LentSegments, SegmentPool, SegmentRef
+from tests.dropin.same import assert_same
 
 
 class Wire:
@@ -102,30 +103,6 @@ batches = st.recursive(
     ),
     max_leaves=8,
 )
-
-
-def assert_same(a: Any, b: Any) -> None:
-    assert type(a) is type(b)
-    if isinstance(a, Tensor):
-        assert a.dtype == b.dtype
-        assert a.shape == b.shape
-        assert torch.equal(a, b)
-    elif isinstance(a, np.ndarray):
-        assert a.dtype == b.dtype
-        assert a.shape == b.shape
-        assert b.flags.writeable
-        assert a.flags.f_contiguous == b.flags.f_contiguous or not a.flags.forc
-        np.testing.assert_array_equal(a, b)
-    elif isinstance(a, dict):
-        assert list(a) == list(b)
-        for key in a:
-            assert_same(a[key], b[key])
-    elif isinstance(a, (list, tuple)):
-        assert len(a) == len(b)
-        for left, right in zip(a, b, strict=True):
-            assert_same(left, right)
-    else:
-        assert a == b
 
 
 @given(st.lists(batches, min_size=1, max_size=3))

@@ -24,11 +24,11 @@ import torch
 import torch.utils.data
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 from torch.utils.data import IterableDataset, get_worker_info
 
 from forebay import DataLoader
 from forebay.errors import ConfigError
+from tests.dropin.same import assert_same
 
 TorchLoader = torch.utils.data.DataLoader
 
@@ -67,26 +67,6 @@ class Stream(IterableDataset[Any]):
         first, step = (0, 1) if info is None else (info.id, info.num_workers)
         for index in range(first, self.count, step):
             yield torch.full((self.nbytes // 4,), index), torch.rand(2)
-
-
-def assert_same(a: Any, b: Any) -> None:
-    assert type(a) is type(b)
-    if isinstance(a, Tensor):
-        assert a.dtype == b.dtype
-        assert a.stride() == b.stride()
-        assert torch.equal(a, b)
-    elif isinstance(a, np.ndarray):
-        np.testing.assert_array_equal(a, b)
-    elif isinstance(a, dict):
-        assert list(a) == list(b)
-        for key in a:
-            assert_same(a[key], b[key])
-    elif isinstance(a, (list, tuple)):
-        assert len(a) == len(b)
-        for left, right in zip(a, b, strict=True):
-            assert_same(left, right)
-    else:
-        assert a == b
 
 
 def read(loader: Any, epochs: int = 2) -> list[Any]:
