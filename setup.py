@@ -176,6 +176,7 @@ setup(
         _extension("forebay.loader._kernel", "loader/native/kernel.c"),
         _extension("forebay.sharding._transcode", "sharding/_transcode.c"),
         _extension("forebay.sharding._ranges", "sharding/_ranges.c", jpeg=False),
+        _extension("forebay.sharding._segments", "sharding/_segments.c", jpeg=False),
     ],
     cmdclass={"build_ext": OptionalBuild},
     options={"bdist_wheel": {"py_limited_api": "cp311"}} if _ABI3 else {},

@@ -21,7 +21,6 @@ from forebay.loader.channel import Channel, ChannelEnd
 from forebay.loader.dali_graph import DaliMode, Encoded, HeadShape
 from forebay.loader.dali_pipeline import DaliBatch, DaliPictures, DaliPipeline, DaliSettings
 from forebay.loader.device import on_stream
-from forebay.loader.encoded import JpegPart
 from forebay.loader.geometry import Ints
 from forebay.loader.head_work import HeadRules
 from forebay.loader.pending_batch import PendingBatch
@@ -180,24 +179,25 @@ class DaliStage:
         pictures = batch.heads.encoded(p)
         blank, blank_view = shape.blank()
         encoded: list[Encoded] = [blank] * len(taken)
+        parts = np.zeros(len(taken), np.bool_)
         for i in np.flatnonzero(taken).tolist():
             if pictures is None or self._decoder.is_refused((batch.shards[i], batch.rows[i])):
                 taken[i] = False
-                continue
-            picture = pictures[i]
-            if isinstance(picture, JpegPart):
-                try:
-                    encoded[i], (top, left) = picture.cut(_window(fields[i]))
-                except ValueError:  # the careful decoder says what is wrong
-                    taken[i] = False
-                    continue
-                fields[i, :2] -= top, left
-            elif picture[-2:] == _END_OF_IMAGE:
-                encoded[i] = picture
-            else:  # cut short, or with something behind
-                taken[i] = False
+            elif pictures.bands[i] is not None:
+                parts[i] = True
+            else:
+                whole = pictures.heads[i]
+                taken[i] = whole is not None and whole[-2:] == _END_OF_IMAGE  # else cut short, or something is behind
+                encoded[i] = whole or blank
+        if pictures is not None and parts.any():
+            which = np.flatnonzero(parts)
+            smaller, origins = pictures.cut(which, _windows(fields[which]))
+            for i, part in zip(which.tolist(), smaller, strict=True):
+                encoded[i] = part or blank
+                taken[i] = part is not None  # else the careful decoder says what is wrong
+            fields[which, :2] -= origins
         fields[~taken] = blank_view
-        return encoded, fields, taken
+        return [each if done else blank for each, done in zip(encoded, taken.tolist(), strict=True)], fields, taken
 
     def _give(self, batch: PendingBatch, pictures: DaliPictures) -> None:
         taken = self._taken.popleft()
@@ -216,8 +216,8 @@ class DaliStage:
         batch.heads.forget_bytes()
 
 
-def _window(fields: Ints) -> tuple[int, int, int, int]:
-    """What the graph decodes of a picture for a view: see `graph_columns`."""
-    top, left, height, width, *scaled, crop_top, crop_left, out_height, out_width, _ = fields.tolist()
-    as_it_is = [height, width] == scaled
-    return (top + crop_top, left + crop_left, out_height, out_width) if as_it_is else (top, left, height, width)
+def _windows(fields: Ints) -> Ints:
+    """What the graph decodes of pictures for their views, int64 (n, 4): see `graph_columns`."""
+    window, scaled, cut, out = fields[:, 0:4], fields[:, 4:6], fields[:, 6:8], fields[:, 8:10]
+    as_it_is = (window[:, 2:] == scaled).all(axis=1, keepdims=True)
+    return np.where(as_it_is, np.concatenate((window[:, :2] + cut, out), axis=1), window)

@@ -7,9 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from forebay.sharding import JpegLayout, JpegPlaces, sub_jpeg
+import numpy as np
+import numpy.typing as npt
+
+from forebay.sharding import Frames, JpegLayout, JpegPlaces, sub_jpeg, sub_jpegs
 
 __all__ = ["EncodedColumn", "JpegPart", "RawBatch"]
+
+Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +35,7 @@ class JpegPart:
         return len(self.header) + len(self.bands)
 
     def cut(self, window: tuple[int, int, int, int]) -> tuple[bytes, tuple[int, int]]:
-        """A smaller JPEG that holds `window` (as stored), and where its first pixel lies; see `sub_jpeg`."""
+        """A smaller JPEG that holds `window` (as stored), and where its first pixel lies; see `sub_jpegs`."""
         return sub_jpeg(self.header, self.bands, self.layout, self.first_row, window)
 
 
@@ -64,6 +69,19 @@ class EncodedColumn:
         if bands is None or layout is None:
             return head
         return JpegPart(head, bands, self.first_rows[i], layout, functools.partial(self.read_whole, i))
+
+    def cut(self, samples: Ints, windows: Ints) -> tuple[list[bytes | None], Ints]:
+        """Smaller JPEGs that hold windows of some samples that were read in part, all at once; see `sub_jpegs`.
+
+        Args:
+            samples: int64 (n,).
+            windows: int64 (n, 4) as stored.
+        """
+        taken = samples.tolist()
+        heads, bands = [self.heads[i] for i in taken], [self.bands[i] for i in taken]
+        frames = Frames.of([self.places[i] for i in taken], [self.rows[i] for i in taken])
+        first_rows = np.array([self.first_rows[i] for i in taken], np.int64)
+        return sub_jpegs(heads, bands, frames, first_rows, windows)
 
 
 @dataclass(slots=True)

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from forebay.sharding.addressable import (
-    BAND_NBYTES,
-    JpegLayout,
-    bands_of,
-    describe_jpeg,
-    sub_jpeg,
-)
+from forebay.sharding.addressable import BAND_NBYTES, JpegLayout, bands_of, describe_jpeg
 from forebay.sharding.blocks import IDLE_READ_BLOCKS, BlockPool, ReadMemory
 from forebay.sharding.checksum import READ_NBYTES, sample_checksum, shard_checksum
 from forebay.sharding.image_folder import (
@@ -27,6 +21,7 @@ from forebay.sharding.part_plan import Frames, PartPlans, plan_parts
 from forebay.sharding.ranges import FILLED, Ranges
 from forebay.sharding.schema import Column, Kind, Schema
 from forebay.sharding.shard_file import ShardReader
+from forebay.sharding.smaller_jpegs import sub_jpeg, sub_jpegs
 from forebay.sharding.source import FolderSource, LocalFile, MappedFile, Source, SourceFile
 from forebay.sharding.stored import StoredDataset, open_dataset
 from forebay.sharding.transcode import TranscodeError, can_transcode, choose_segment, make_addressable
@@ -81,6 +76,7 @@ __all__ = [
     "sample_checksum",
     "shard_checksum",
     "sub_jpeg",
+    "sub_jpegs",
     "valid_text",
     "verify_dataset",
     "xmp_orientation",

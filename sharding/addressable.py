@@ -9,7 +9,6 @@ ITU-T T.81 (1992): MCUs are the units of a scan (A.2); restart markers RST0 to R
 
 from __future__ import annotations
 
-import struct
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -22,7 +21,19 @@ from forebay.errors import DecodeError
 from forebay.sharding.checksum import sample_checksum
 from forebay.sharding.jpeg_header import mcu_size, read_header, scan_begin
 
-__all__ = ["BAND_NBYTES", "JpegLayout", "Window", "bands_of", "describe_jpeg", "mcu_rows", "sub_jpeg"]
+__all__ = [
+    "BAND_NBYTES",
+    "EOI",
+    "MARKER_NBYTES",
+    "JpegLayout",
+    "Window",
+    "bands_of",
+    "describe_jpeg",
+    "find_markers",
+    "mcu_rows",
+    "restart_codes",
+    "upsampled",
+]
 
 BAND_NBYTES = 8192
 """A band ends with the row of MCUs that gives it as many bytes: two pages of a file to each checksum of 8 bytes."""
@@ -33,8 +44,8 @@ Window = tuple[int, int, int, int]
 
 _BLOCK = 8
 _SEQUENTIAL = frozenset({0, 1})
-_RST0, _EOI, _RESTARTS = 0xD0, 0xD9, 8
-_MARKER_NBYTES = 2
+_RST0, EOI, _RESTARTS = 0xD0, 0xD9, 8
+MARKER_NBYTES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +99,13 @@ def describe_jpeg(data: bytes | memoryview) -> JpegLayout | None:
         return None
     segments_per_row = mcus_per_row // header.restart_interval
     segments = segments_per_row * -(-header.height // mcu_height)
-    codes, ends = _markers(view[begin:])
-    if len(codes) != segments or ends[-1] != len(view) - begin or codes[-1] != _EOI:
+    codes, ends = find_markers(view[begin:])
+    if len(codes) != segments or ends[-1] != len(view) - begin or codes[-1] != EOI:
         return None
-    in_turn = (codes[:-1] == _restarts(segments - 1)).all()
-    if not in_turn or np.diff(ends, prepend=0).min() <= _MARKER_NBYTES:
+    in_turn = (codes[:-1] == restart_codes(segments - 1)).all()
+    if not in_turn or np.diff(ends, prepend=0).min() <= MARKER_NBYTES:
         return None
-    ends[-1] -= _MARKER_NBYTES
+    ends[-1] -= MARKER_NBYTES
     band_rows, band_ends = _group_rows(ends[segments_per_row - 1 :: segments_per_row].tolist())
     bands = [view[begin + at : begin + end] for at, end in pairwise((0, *band_ends))]
     return JpegLayout(
@@ -113,7 +124,7 @@ def describe_jpeg(data: bytes | memoryview) -> JpegLayout | None:
 
 
 def bands_of(layout: JpegLayout, top: int, height: int) -> tuple[int, int]:
-    """First and end number of the bands that `sub_jpeg` needs for the stored pixel rows [top, top + height).
+    """First and end number of the bands that `sub_jpegs` needs for the stored pixel rows [top, top + height).
 
     Raises:
         ValueError: rows outside the picture.
@@ -123,61 +134,9 @@ def bands_of(layout: JpegLayout, top: int, height: int) -> tuple[int, int]:
     return bisect_right(ends, first), bisect_left(ends, end) + 1
 
 
-def sub_jpeg(
-    header: bytes | memoryview, bands: bytes | memoryview, layout: JpegLayout, first_row: int, window: Window
-) -> tuple[bytes, tuple[int, int]]:
-    """Build a smaller JPEG that holds a window of a larger one, for any decoder.
-
-    Decoded at full size, its pixels within the window are those of the whole picture: it holds as well the neighbours
-    that a decoder's smooth upsampling of colours looks at.
-
-    Args:
-        header: the first `layout.header_nbytes` of the picture.
-        bands: those that `bands_of` names, or more, one after the other.
-        layout: of the picture.
-        first_row: number of the first row of MCUs in `bands`.
-        window: what is wanted.
-
-    Returns:
-        The smaller JPEG, and where its upper left pixel lies in the picture: (top, left), as stored.
-
-    Raises:
-        ValueError: a window outside the picture, or bytes that do not hold it.
-    """
-    top, left, height, width = window
-    first, end = _mcu_rows(layout, top, height)
-    begin, stop = _segments(layout, left, width)
-    segments_per_row = -(-layout.width // layout.mcu_width) // layout.segment
-    view = memoryview(bands)
-    bounds = np.concatenate(([0], _markers(view)[1], [len(view) + _MARKER_NBYTES]))  # as if EOI followed
-    rows = np.arange(first - first_row, end - first_row) * segments_per_row
-    if first < first_row or rows[-1] + segments_per_row >= len(bounds):
-        raise ValueError(
-            f"the bands from row {first_row} of MCUs on have {len(bounds) - 1} segments, and rows {first} to {end}, "
-            f"each of {segments_per_row} segments, are needed; give all bands that bands_of names"
-        )
-    begins, ends = bounds[rows + begin], bounds[rows + stop]
-    lengths = ends - begins
-    moved = len(header) + np.cumsum(lengths) - ends  # how much farther each row stands in the smaller JPEG
-    markers = bounds[rows[:, None] + np.arange(begin + 1, stop + 1)] + moved[:, None] - _MARKER_NBYTES
-
-    parts = [view[at:end] for at, end in zip(begins.tolist(), ends.tolist(), strict=True)]
-    smaller = bytearray().join((header, *parts))
-    smaller += bytes(len(header) + int(lengths.sum()) - len(smaller))  # room for EOI where no marker stands
-    numbers = np.frombuffer(smaller, dtype=np.uint8)
-    numbers[markers + 1] = _restarts(markers.size).reshape(markers.shape)
-    numbers[-_MARKER_NBYTES:] = 0xFF, _EOI
-    origin = first * layout.mcu_height, begin * layout.segment * layout.mcu_width
-    lower = min(end * layout.mcu_height, layout.height)
-    right = min(stop * layout.segment * layout.mcu_width, layout.width)
-    size_at = read_header(memoryview(header)).frame_at + 5
-    struct.pack_into(">HH", smaller, size_at, lower - origin[0], right - origin[1])
-    return bytes(smaller), origin
-
-
 def mcu_rows(tops: Int64s, heights: Int64s, mcu_heights: Int64s, picture_heights: Int64s) -> tuple[Int64s, Int64s]:
     """First and end row of MCUs that hold pixel rows [top, top + height) and their neighbours, of many pictures."""
-    margins = np.where(mcu_heights > _BLOCK, mcu_heights // _BLOCK, 0)  # as `_upsampled`
+    margins = upsampled(mcu_heights)
     first = np.maximum(0, tops - margins) // mcu_heights
     end: Int64s = -(-np.minimum(picture_heights, tops + heights + margins) // mcu_heights)
     return first, end
@@ -191,24 +150,12 @@ def _mcu_rows(layout: JpegLayout, top: int, height: int) -> tuple[int, int]:
     return first.item(), end.item()
 
 
-def _segments(layout: JpegLayout, left: int, width: int) -> tuple[int, int]:
-    """First and end segment of a row that hold pixel columns and their neighbours."""
-    if not 0 <= left < left + width <= layout.width:
-        raise ValueError(f"pixel columns {left} to {left + width} are not all within a picture of {layout.width}")
-    margin = _upsampled(layout.mcu_width)
-    first, end = max(0, left - margin), min(layout.width, left + width + margin)
-    if margin:  # a decoder upsamples smoothly only from 3 samples a row on (libjpeg-turbo, jdsample.c)
-        first = max(0, min(first, layout.width - 2 * margin - 1))
-    segment_width = layout.segment * layout.mcu_width
-    return first // segment_width, -(-end // segment_width)
-
-
-def _upsampled(mcu_side: int) -> int:
+def upsampled(mcu_sides: Int64s) -> Int64s:
     """Pixels along a side that share a colour's sample: so far smooth upsampling looks. 0 where none is needed."""
-    return mcu_side // _BLOCK if mcu_side > _BLOCK else 0
+    return np.where(mcu_sides > _BLOCK, mcu_sides // _BLOCK, 0)
 
 
-def _markers(scan: memoryview) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+def find_markers(scan: memoryview) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
     """The second byte of each marker in a scan, and where it ends; FF 00 is a byte of coefficients and no marker."""
     numbers = np.asarray(scan)
     seconds = np.flatnonzero(numbers[:-1] == 0xFF) + 1
@@ -217,7 +164,7 @@ def _markers(scan: memoryview) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.in
     return codes[found], seconds[found] + 1
 
 
-def _restarts(count: int) -> npt.NDArray[Any]:
+def restart_codes(count: int) -> npt.NDArray[Any]:
     """The second bytes of the first restart markers of a scan."""
     return _RST0 + np.arange(count) % _RESTARTS
 

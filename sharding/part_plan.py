@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from forebay.sharding.addressable import mcu_rows
+from forebay.sharding.addressable import JpegLayout, mcu_rows
 from forebay.sharding.jpeg_places import FRAME, JpegPlaces
 
 __all__ = ["Frames", "PartPlans", "plan_parts"]
@@ -28,6 +28,9 @@ class Frames:
     width: Int64s
     orientation: Int64s
     mcu_height: Int64s
+    mcu_width: Int64s
+    segment: Int64s
+    """MCUs between restart markers."""
     header_nbytes: Int64s
     bands: Int64s
     """How many; 0 of a picture that is not addressable."""
@@ -39,8 +42,13 @@ class Frames:
         for i, (each, row) in enumerate(zip(places, rows, strict=True)):
             if each is not None:
                 numbers[i] = each.frames[row]
-        height, width, orientation, mcu_height, _, _, header_nbytes, bands = numbers.T
-        return cls(height, width, orientation, mcu_height, header_nbytes, bands)
+        return cls(*numbers.T)
+
+    @classmethod
+    def of_layouts(cls, layouts: Sequence[JpegLayout]) -> Frames:
+        """Those of crop-addressable pictures."""
+        numbers = [[*(getattr(layout, name) for name in FRAME[:-1]), len(layout.band_rows)] for layout in layouts]
+        return cls(*np.array(numbers, np.int64).reshape(-1, len(FRAME)).T)
 
     def of_some(self, which: Int64s) -> Frames:
         """Those of some of the pictures."""

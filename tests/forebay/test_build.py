@@ -17,7 +17,8 @@ import pytest
 from forebay.sharding import can_transcode
 
 ROOT = Path(__file__).resolve().parents[2]
-PARTS = ["loader/_kernel.abi3.so", "sharding/_ranges.abi3.so", "sharding/_transcode.abi3.so"]
+BROKEN = "sharding/_transcode.abi3.so"
+PARTS = ["loader/_kernel.abi3.so", "sharding/_ranges.abi3.so", "sharding/_segments.abi3.so", BROKEN]
 SETTINGS = {"CC", "CFLAGS", "CPPFLAGS", "FOREBAY_NATIVE", "FOREBAY_SANITIZE", "FOREBAY_STATIC", "LDFLAGS", "LDSHARED"}
 needs_compiler = pytest.mark.skipif(
     shutil.which("gcc") is None or not can_transcode(), reason="there is no compiler, or no libjpeg-turbo's headers"
@@ -130,7 +131,7 @@ def test_when_one_native_part_does_not_build_the_others_are_kept(source: Path) -
         file.write("#error broken\n")
     done = run_setup(source, "build_ext", "--inplace")
     assert done.returncode == 0, done.stderr
-    assert built(source) == PARTS[:2]
+    assert built(source) == PARTS[:-1]
     (line,) = said(done.stderr)
     assert "forebay.sharding._transcode was left out" in line
 
@@ -145,7 +146,8 @@ def test_the_sdist_builds_a_wheel_with_all_native_parts(source: Path, tmp_path: 
         held = {name.partition("/")[2] for name in file.getnames()}
         file.extractall(tmp_path / "unpacked", filter="data")
     native = {str(path.relative_to(ROOT)) for suffix in "ch" for path in (ROOT / "loader/native").glob(f"*.{suffix}")}
-    others = {"sharding/_ranges.c", "sharding/_ranges.pyi", "sharding/_transcode.c", "setup.py", "forebay/py.typed"}
+    others = {f"sharding/_{part}.c" for part in ("ranges", "segments", "transcode")}
+    others |= {f"sharding/_{part}.pyi" for part in ("ranges", "segments")} | {"setup.py", "forebay/py.typed"}
     assert native | others | {"loader/_kernel.pyi"} <= held
     assert not any(name.endswith(".so") for name in held)
 

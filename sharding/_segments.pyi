@@ -1,0 +1,3 @@
+from typing import Any
+
+def cut(headers: list[Any], bands: list[Any], jobs: Any, /) -> list[bytes | None]: ...
