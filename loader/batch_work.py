@@ -60,7 +60,7 @@ class BatchWork:
             settings.data.schema,
             settings.maker.columns,
             blocks=memory.reads,
-            in_use=settings.order.window,
+            in_use=settings.plan.window,
         )
         self._gate = Gate() if settings.decoder == "native" else None
         names = [type(transform).__name__ for transform in settings.batch_transforms]
@@ -82,14 +82,13 @@ class BatchWork:
             Bytes of memory that the batch takes.
         """
         s = self._settings
-        positions, batch.valid = s.grid.rank_positions(batch.number, rank=s.rank, world_size=s.world_size)
-        shards, rows = s.order.locate(positions)
-        self._store.advance(int(positions[0]))
-        batch.shards, batch.rows = shards.tolist(), rows.tolist()
-        batch.indices = s.data.shard_starts[shards] + rows
-        occurrences = np.where(batch.valid, 0, 1).astype(np.int64)
+        planned = s.plan.samples(batch.number)
+        self._store.advance(planned.position)
+        batch.start, batch.valid = planned.start, planned.valid
+        batch.shards, batch.rows = planned.shards.tolist(), planned.rows.tolist()
+        batch.indices = s.data.shard_starts[planned.shards] + planned.rows
         batch.draws = [
-            program.draw(seed=s.seed, epoch=s.epoch, indices=batch.indices, occurrences=occurrences)
+            program.draw(seed=s.seed, epoch=s.epoch, indices=batch.indices, occurrences=planned.occurrences)
             for program in self._programs
         ]
         self._take_slots(batch)
@@ -231,7 +230,7 @@ class BatchWork:
                     pixels, None if pixels.is_cuda else self._slots.take(len(pixels), tail.spec)
                 )
         for key, transform in zip(self._batch_keys, s.batch_transforms, strict=True):
-            rng = generator(DrawKey(s.seed, "forebay.batch", key, s.epoch), index=batch.start, occurrence=s.rank)
+            rng = generator(DrawKey(s.seed, "forebay.batch", key, s.epoch), index=batch.start, occurrence=s.plan.rank)
             outputs = transform(outputs, rng, s.data.schema)
         return self.pin(outputs)
 

@@ -11,6 +11,9 @@ from torch.utils.data import Dataset, Sampler
 
 from forebay.errors import ConfigError
 from forebay.loader.dataset import ShardDataset
+from forebay.loader.engine_room import EngineRoom
+from forebay.loader.refusals import refuse_for_others, refuse_for_samplers, refuse_for_shards
+from forebay.loader.sampled_iterator import SampledIterator
 from forebay.loader.settings import PREFETCH_NBYTES, ShardLoaderSettings, whole_number
 from forebay.loader.shard_loader import ShardLoader
 from forebay.loader.stateful_generators import sampler_chain
@@ -18,6 +21,7 @@ from forebay.loader.stateful_passes import Passes
 from forebay.loader.stats import LoaderStats
 from forebay.loader.transforms import BatchTransform
 from forebay.loader.worker_engine import check_engine, open_iterator
+from forebay.loader.worker_iterator import LoaderView
 
 __all__ = ["DataLoader"]
 
@@ -45,8 +49,10 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         dataset: a `ShardDataset`, or any torch data set.
         batch_size: samples a batch of this rank.
         shuffle: mix the samples; False keeps the order of storage, None too, unless a loaded state says otherwise.
-        sampler: refused for shards: the order is a function that ranks, cache and state build on.
-        batch_sampler: likewise.
+        sampler: gives the order by index. Of shards too: this rank then reads what its sampler says, and the cache
+            looks ahead in it as far as batches are made ahead. Without one, shards have an order of their own, which
+            ranks share out, the cache knows ahead, and any number of ranks goes on with.
+        batch_sampler: likewise, whole batches.
         num_workers: threads of this process that decode; 0 means its share of the cores that it may use.
         collate_fn: refused for shards: batches are made in place; see `batch_transforms`.
         pin_memory: give tensors in pinned memory (where there is a CUDA device).
@@ -85,6 +91,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     """
 
     _shards: ShardLoader | None = None
+    _sampled: EngineRoom | None = None
     _passes: Passes = Passes(None)
 
     def __init__(
@@ -135,56 +142,66 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         self.decode = decode
         self.workers = workers
         self.batch_threads = whole_number("batch_threads", batch_threads)
-        self._shards = None
+        self._shards = self._sampled = None
         self._passes = Passes(None if isinstance(dataset, ShardDataset) else max_bad)
         if isinstance(dataset, ShardDataset):
-            self._refuse_for_shards(
-                sampler=sampler,
-                batch_sampler=batch_sampler,
+            refuse_for_shards(
                 collate_fn=collate_fn,
                 worker_init_fn=worker_init_fn,
                 multiprocessing_context=multiprocessing_context,
                 workers=None if workers == "process" else workers,
                 batch_threads=None if batch_threads == 1 else batch_threads,
             )
-            self._shards = ShardLoader(
-                dataset,
-                ShardLoaderSettings(
-                    batch_size=batch_size,
-                    global_batch_size=global_batch_size,
-                    shuffle=shuffle,
-                    drop_last=drop_last,
-                    threads=num_workers,
-                    prefetch=prefetch_factor,
-                    prefetch_nbytes=prefetch_nbytes,
-                    timeout_s=timeout,
-                    seed=seed,
-                    window=window,
-                    on_error=on_error,
-                    max_bad=max_bad,
-                    batch_transforms=tuple(batch_transforms),
-                    pin_memory=pin_memory,
-                    device=device,
-                    rank=rank,
-                    world_size=world_size,
-                    generator=generator,
-                    decode=decode,
-                ),
+            settings = ShardLoaderSettings(
+                batch_size=batch_size,
+                global_batch_size=global_batch_size,
+                shuffle=shuffle,
+                drop_last=drop_last,
+                threads=num_workers,
+                prefetch=prefetch_factor,
+                prefetch_nbytes=prefetch_nbytes,
+                timeout_s=timeout,
+                seed=seed,
+                window=window,
+                on_error=on_error,
+                max_bad=max_bad,
+                batch_transforms=tuple(batch_transforms),
+                pin_memory=pin_memory,
+                device=device,
+                rank=rank,
+                world_size=world_size,
+                generator=generator,
+                decode=decode,
             )
             # torch wants workers where these are given; for shards they are settings of the threads.
-            super().__init__(
-                dataset,
-                batch_size,
-                bool(shuffle) and len(dataset) > 0,
-                drop_last=drop_last,
-                timeout=timeout,
-                generator=generator,
-            )
+            if sampler is None and batch_sampler is None:
+                self._shards = ShardLoader(dataset, settings)
+                super().__init__(
+                    dataset,
+                    batch_size,
+                    bool(shuffle) and len(dataset) > 0,
+                    drop_last=drop_last,
+                    timeout=timeout,
+                    generator=generator,
+                )
+            else:
+                refuse_for_samplers(self, batch_sampler)
+                super().__init__(
+                    dataset,
+                    batch_size,
+                    shuffle,
+                    sampler,
+                    batch_sampler,
+                    drop_last=drop_last,
+                    timeout=timeout,
+                    generator=generator,
+                )
+                self._sampled = EngineRoom(dataset, settings)
             self.num_workers = num_workers
             self.pin_memory = pin_memory
             self.prefetch_factor = prefetch_factor
         else:
-            self._refuse_for_others(dataset)
+            refuse_for_others(self, dataset)
             check_engine(self, dataset, batch_sampler=batch_sampler, worker_init_fn=worker_init_fn)
             super().__init__(
                 dataset,
@@ -206,40 +223,6 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                 in_order=in_order,
             )
 
-    @staticmethod
-    def _refuse_for_shards(**given: Any) -> None:
-        reasons = {
-            "sampler": "it has its own order, which cache, ranks and state build on; use shuffle=, seed= and window=",
-            "batch_sampler": "it has its own batches; use batch_size= or global_batch_size=, shuffle= and seed=",
-            "collate_fn": "its batches are made in place; use transforms= for samples, batch_transforms= for batches",
-            "worker_init_fn": "it is read by threads, no worker process would call this; leave it out",
-            "multiprocessing_context": "it is read by threads of this process; leave it out",
-            "workers": "it is read by threads of this process already; leave it out",
-            "batch_threads": "its threads share the samples of a batch already; use num_workers=",
-        }
-        for name, value in given.items():
-            if value is not None:
-                raise ConfigError(f"{name}= cannot be used with a ShardDataset: {reasons[name]}")
-
-    def _refuse_for_others(self, dataset: object) -> None:
-        defaults: Mapping[str, Any] = {
-            "seed": None,
-            "global_batch_size": None,
-            "window": None,
-            "device": None,
-            "rank": None,
-            "world_size": None,
-            "prefetch_nbytes": PREFETCH_NBYTES,
-            "decode": "auto",
-        }
-        given = [name for name, default in defaults.items() if getattr(self, name) != default]
-        given += ["batch_transforms"] if self.batch_transforms else []
-        if given:
-            raise ConfigError(
-                f"{', '.join(given)}: only for a ShardDataset, and this is a {type(dataset).__name__}; write it as "
-                "shards with ShardWriter or `forebay shard`, or leave these out"
-            )
-
     def __iter__(self) -> Any:
         if self._shards is not None:
             return self._shards.begin()
@@ -253,10 +236,15 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         return super().__iter__()
 
     def _get_iterator(self) -> Any:
-        return open_iterator(self, self._passes)
+        return open_iterator(self, self._passes) if self._sampled is None else self._sampled_iterator(self._sampled)
+
+    def _sampled_iterator(self, room: EngineRoom) -> SampledIterator:
+        iterator = SampledIterator(LoaderView(self), room, self._passes.begin(self))
+        self._passes.follow(iterator)
+        return iterator
 
     def __getstate__(self) -> Any:
-        if self._shards is not None:
+        if self._shards is not None or self._sampled is not None:
             raise TypeError(
                 "a DataLoader of shards does not go to another process: it has threads and open files; pass the "
                 "ShardDataset, which does, and make the loader there; state_dict() tells where it stands"
@@ -311,14 +299,12 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
     def stats(self) -> LoaderStats:
         """Where the time went so far: by stage, and how long the training loop waited."""
-        return self._passes.stats(self.num_workers) if self._shards is None else self._shards.stats()
+        of_shards = self._shards or self._sampled
+        return self._passes.stats(self.num_workers) if of_shards is None else of_shards.stats()
 
     def reset_stats(self) -> None:
         """Begin to count anew, for instance after the first epoch."""
-        if self._shards is None:
-            self._passes.reset_stats()
-        else:
-            self._shards.reset_stats()
+        (self._shards or self._sampled or self._passes).reset_stats()
 
     def close(self) -> None:
         """Stop reading ahead, and leave no thread, process, lock or open file. Calling it again does nothing."""
@@ -326,6 +312,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             self._shards.close()
             return
         self._passes.close()
+        if self._sampled is not None:
+            self._sampled.close()
         self._iterator = None
 
     def __enter__(self) -> Self:

@@ -14,6 +14,7 @@ then frees.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import threading
 import weakref
@@ -88,7 +89,7 @@ class ShardEngine:
         ]
         self._threads.append(threading.Thread(target=self._collate, name="forebay-collate"))
         _live.add(self)
-        store.follow(settings.order.spans(settings.grid.start), settings.order.next_use)
+        settings.plan.follow(store)
         self._start()
 
     def _start(self) -> None:
@@ -155,6 +156,7 @@ class ShardEngine:
         self.measure(closed=True)
         with self._lock:
             first, self._closed = not self._closed, True
+        self._settings.plan.close()
         self._batch_work.cancel()
         self._sized.set()
         self._limited.abort()
@@ -177,16 +179,17 @@ class ShardEngine:
                 counted, self._counted_nbytes = self._counted_nbytes, self._batch_work.read_nbytes
                 self._meter.read_nbytes += self._counted_nbytes - counted
 
-    # -- read: positions in, raw bytes out ---------------------------------------------------------------------------
+    # -- read: numbers of batches in, raw bytes out -------------------------------------------------------------------
 
     def _read(self) -> None:
-        grid = self._settings.grid
+        planned = 0
         try:
-            for number in range(len(grid)):
+            for number in self._settings.plan.numbers():
+                planned = number + 1
                 self._in_flight.put(None, self._batch_nbytes)
                 if number == 1 and self._unsized:
                     self._sized.wait()
-                batch = PendingBatch(number, grid.bounds(number)[0])
+                batch = PendingBatch(number)
                 try:
                     with self._meter.read.work(0):
                         nbytes = self._batch_work.fill(batch)
@@ -197,6 +200,7 @@ class ShardEngine:
                     self._finished.put(batch)
                     return
                 self._fetched.put(batch)
+            self._finished.put(PendingBatch(planned, is_end=True))
         except ChannelClosed:
             pass
         finally:
@@ -241,8 +245,8 @@ class ShardEngine:
 
     def _run_dali(self, dali: DaliDecoder) -> None:
         work = self._batch_work
-        size = -(-self._settings.grid.global_batch_size // self._settings.world_size)
-        stage = DaliStage(dali, work.rules, work.given, size)
+        assert self._settings.plan.largest is not None
+        stage = DaliStage(dali, work.rules, work.given, self._settings.plan.largest)
         try:
             with contextlib.closing(stage.run(self._fetched)) as decoded:
                 while not self._closed:
@@ -300,13 +304,13 @@ class ShardEngine:
         pending: dict[int, PendingBatch] = {}
         error: BaseException | None = None
         try:
-            for number in range(len(self._settings.grid)):
+            for number in itertools.count():
                 while number not in pending:
                     batch = self._finished.get()
                     pending[batch.number] = batch
                 batch = pending.pop(number)
                 error = batch.failure()
-                if error is not None:
+                if batch.is_end or error is not None:
                     break
                 delivery = self._deliver(batch)
                 self._sized.set()

@@ -8,12 +8,12 @@ from typing import Any, Literal
 import torch
 
 from forebay.errors import SampleError
-from forebay.loader.batches import BatchGrid
+from forebay.loader.batch_plans import BatchPlan
 from forebay.loader.head_work import Decoder
 from forebay.loader.mixing import BatchTransform
 from forebay.loader.samples import SampleMaker
 from forebay.loader.tails import Tail
-from forebay.sharding import EpochOrder, StoredDataset
+from forebay.sharding import StoredDataset
 
 __all__ = ["Delivery", "EngineSettings"]
 
@@ -26,10 +26,8 @@ class EngineSettings:
     maker: SampleMaker
     virtual: tuple[str, ...]
     """Which of `__index__` and `__valid__` the user wants."""
-    order: EpochOrder
-    grid: BatchGrid
-    rank: int
-    world_size: int
+    plan: BatchPlan
+    """Which samples each batch is of."""
     seed: int
     epoch: int
     threads: int

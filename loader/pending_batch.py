@@ -28,6 +28,7 @@ class PendingBatch:
         "failures",
         "heads",
         "indices",
+        "is_end",
         "left",
         "made",
         "number",
@@ -40,9 +41,11 @@ class PendingBatch:
         "valid",
     )
 
-    def __init__(self, number: int, start: int) -> None:
+    def __init__(self, number: int, *, is_end: bool = False) -> None:
         self.number = number
-        self.start = start
+        self.is_end = is_end
+        """Whether it only says that there are no more."""
+        self.start = 0
         self.shards: list[int] = []
         self.rows: list[int] = []
         self.indices: npt.NDArray[np.int64] = np.empty(0, np.int64)

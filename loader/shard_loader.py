@@ -5,28 +5,21 @@ It decides what comes next and remembers what was received; the engine does the 
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from forebay.errors import ConfigError, StateError
+from forebay.loader.batch_plans import OrderPlan
 from forebay.loader.batches import BatchGrid
-from forebay.loader.dali_pipeline import DEPTH
-from forebay.loader.dali_stage import DaliDecoder
 from forebay.loader.dataset import ShardDataset
-from forebay.loader.decoders import choose_decoder
-from forebay.loader.device import resolve_device
-from forebay.loader.engine import CHUNK, ShardEngine
-from forebay.loader.engine_settings import EngineSettings
-from forebay.loader.ranks import Ranks, agree, thread_share
+from forebay.loader.engine_room import EngineRoom
+from forebay.loader.ranks import Ranks, agree
 from forebay.loader.settings import ShardLoaderSettings, whole_number
 from forebay.loader.shard_iterator import Pass, ShardIterator
-from forebay.loader.slots import LoaderMemory
 from forebay.loader.state import STATE_VERSION, LoaderState
-from forebay.loader.stats import LoaderStats, Meter
-from forebay.loader.tails import Tail
+from forebay.loader.stats import LoaderStats
 from forebay.sharding import EpochOrder, default_window
 
 __all__ = ["ShardLoader"]
@@ -38,15 +31,7 @@ class ShardLoader:
     def __init__(self, dataset: ShardDataset, settings: ShardLoaderSettings) -> None:
         self._dataset = dataset
         self._settings = settings
-        self._device = resolve_device(settings.device)
-        self._pin_memory = (settings.pin_memory or self._device is not None) and torch.cuda.is_available()
-        self._memory = self._new_memory()
-        self._choice = choose_decoder(settings.decode, self._device)
-        self._dali = None
-        if self._choice.decoder == "dali":
-            self._dali = DaliDecoder(
-                device=self._device, mode=self._choice.mode, threads=settings.threads or thread_share()
-            )
+        self._room = EngineRoom(dataset, settings)
         if settings.rank is not None or settings.world_size is not None:
             self._ranks()
         self._seed = settings.seed
@@ -56,15 +41,7 @@ class ShardLoader:
         self._next_position = 0
         self._agreed = False
         self._pass: Pass | None = None
-        self._engine: weakref.ref[ShardEngine] | None = None
-        self._engines: weakref.WeakSet[ShardEngine] = weakref.WeakSet()
-        for transform in settings.batch_transforms:
-            transform.check(dataset.schema)
         self._check_not_empty(settings.global_batch_size or settings.batch_size or 1)
-        self.reset_stats()
-
-    def _new_memory(self) -> LoaderMemory:
-        return LoaderMemory(pin_memory=self._pin_memory, batches=(self._settings.prefetch or 2) + 2)
 
     def _check_not_empty(self, global_batch_size: int) -> None:
         if self._settings.drop_last and 0 < len(self._dataset) < global_batch_size:
@@ -117,44 +94,12 @@ class ShardLoader:
             shuffle=self._shuffle,
             window=self._window,
         )
-        s = self._settings
-        threads = self._meter.threads
-        rank_batch = -(-current.grid.global_batch_size // ranks.world_size)
-        maker = self._dataset.maker
-        tails: list[Tail | None] = [None] * len(maker.programs)
-        if self._device is not None or self._dali is not None:
-            maker, tails = maker.without_tails()
-        settings = EngineSettings(
-            data=data,
-            maker=maker,
-            virtual=self._dataset.virtual,
-            order=order,
-            grid=current.grid,
-            rank=ranks.rank,
-            world_size=ranks.world_size,
-            seed=self._seed,
-            epoch=epoch,
-            threads=threads,
-            decoder=self._choice.decoder,
-            tails=tuple(tails),
-            prefetch=max(s.prefetch or 2, -(-2 * threads * CHUNK // rank_batch)) + (DEPTH if self._dali else 0),
-            prefetch_nbytes=s.prefetch_nbytes,
-            on_error=s.on_error,
-            batch_transforms=s.batch_transforms,
-            pin_memory=self._pin_memory,
-            device=self._device,
-        )
-        store = self._dataset.open_store()
-        try:
-            engine = ShardEngine(settings, store, self._meter, self._memory, self._dali)
-        except BaseException:
-            store.close()
-            raise
-        self._engine = weakref.ref(engine)
-        self._engines.add(engine)
+        plan = OrderPlan(order, current.grid, rank=ranks.rank, world_size=ranks.world_size)
+        assert plan.largest is not None
+        engine = self._room.start(plan, seed=self._seed, epoch=epoch, prefetch=self._room.prefetch(plan.largest))
         self._pass = current
         self._next_epoch, self._next_position = epoch + 1, 0
-        return ShardIterator(engine, current, self._meter, timeout_s=s.timeout_s or None)
+        return ShardIterator(engine, current, self._room.meter, timeout_s=self._settings.timeout_s or None)
 
     def _next(self) -> tuple[int, int]:
         return self._next_epoch, self._next_position
@@ -205,12 +150,7 @@ class ShardLoader:
 
     def close(self) -> None:
         """Close every pass that is still open, and free its memory."""
-        for engine in list(self._engines):
-            engine.close()
-        self._memory.close()
-        self._memory = self._new_memory()
-        if self._dali is not None:
-            self._dali.close()
+        self._room.close()
 
     # -- state -------------------------------------------------------------------------------------------------------
 
@@ -286,17 +226,8 @@ class ShardLoader:
 
     def reset_stats(self) -> None:
         """Begin to count anew, with the next pass."""
-        s = self._settings
-        self._meter = Meter(
-            threads=s.threads or thread_share(),
-            max_bad=s.max_bad,
-            decoder=self._choice.told,
-            decoding=dict if self._dali is None else self._dali.counts.to_dict,
-        )
+        self._room.reset_stats()
 
     def stats(self) -> LoaderStats:
         """Where the time went; see `LoaderStats`."""
-        engine = self._engine() if self._engine is not None else None
-        if engine is not None:
-            engine.measure()
-        return self._meter.stats()
+        return self._room.stats()

@@ -6,7 +6,7 @@ A sampler that keeps its own state is asked for it after each batch; of any othe
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,6 +71,9 @@ class PassSampler:
         generators: that they draw from.
     """
 
+    passed_over: Callable[[Any], None] | None = None
+    """Called with each batch of indices that is skipped, since it was received before."""
+
     def __init__(self, chain: Sequence[Any], generators: Generators) -> None:
         self._sampler = chain[0]
         self._stateful = next((sampler for sampler in chain if has_state(sampler)), None)
@@ -133,8 +136,11 @@ class PassSampler:
             if self.seed_follows:
                 self._generators.draw_base_seed()
         for _ in range(skip):
-            if next(indices, self) is self:
+            skipped = next(indices, self)
+            if skipped is self:
                 return
+            if self.passed_over is not None:
+                self.passed_over(skipped)
         number, of_iterator = self._first, has_state(indices)
         for batch in indices:
             number += 1

@@ -367,8 +367,6 @@ def test_other_data_sets_go_to_torch_unchanged() -> None:
         ({"max_bad": -1}, "max_bad"),
         ({"rank": 1}, "both"),
         ({"rank": 2, "world_size": 2}, "rank=2"),
-        ({"sampler": [1, 2]}, "sampler"),
-        ({"batch_sampler": [[1], [2]]}, "batch_sampler"),
         ({"collate_fn": list}, "collate_fn"),
         ({"worker_init_fn": print}, "worker_init_fn"),
         ({"prefetch_factor": 0}, "prefetch_factor"),

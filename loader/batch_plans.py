@@ -1,0 +1,217 @@
+"""Which samples the batches of one pass are of: those of the epoch's order, or those that a user's sampler names.
+
+The engine asks batch by batch, and the cache is told what comes; nothing is read here.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from forebay.cache import ShardStore
+from forebay.errors import ConfigError
+from forebay.loader.batches import BatchGrid
+from forebay.loader.channel import Channel
+from forebay.sharding import EpochOrder, ShardSpan, StoredDataset
+
+__all__ = ["BatchPlan", "OrderPlan", "PlannedSamples", "SampledPlan"]
+
+Ints = npt.NDArray[np.int64]
+_NEVER = 1 << 61
+"""Next use of a shard that no index on its way is of: after everything that is."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedSamples:
+    """The samples of one batch, of this rank."""
+
+    start: int
+    """Position of the global batch in the epoch."""
+    position: int
+    """Position of the first sample."""
+    shards: Ints
+    """int64 (n,)."""
+    rows: Ints
+    """int64 (n,) in the shard."""
+    occurrences: Ints
+    """int64 (n,): how often the sample came before in this epoch."""
+    valid: npt.NDArray[np.bool_]
+    """bool (n,): false for a sample that only fills a place."""
+
+
+class BatchPlan(Protocol):
+    """The batches of one pass. One thread goes through the numbers, and asks for the samples of each, once."""
+
+    window: int
+    """Shards that are read in turn."""
+    rank: int
+    largest: int | None
+    """Samples of the largest batch; None where nobody knows."""
+
+    def follow(self, store: ShardStore) -> None:
+        """Tell the cache what comes."""
+
+    def numbers(self) -> Iterator[int]:
+        """0, 1, ... as the batches are known; waits for the next one where it is not."""
+
+    def samples(self, number: int) -> PlannedSamples:
+        """The samples of a batch."""
+
+    def close(self) -> None:
+        """Let nobody wait for a number any more."""
+
+
+class OrderPlan:
+    """Batches along the epoch's order, divided among the ranks. Conforms to `BatchPlan`."""
+
+    def __init__(self, order: EpochOrder, grid: BatchGrid, *, rank: int, world_size: int) -> None:
+        self._order = order
+        self._grid = grid
+        self.rank = rank
+        self._world_size = world_size
+        self.window = order.window
+        self.largest: int | None = -(-grid.global_batch_size // world_size)
+
+    def follow(self, store: ShardStore) -> None:
+        """See `BatchPlan.follow`."""
+        store.follow(self._order.spans(self._grid.start), self._order.next_use)
+
+    def numbers(self) -> Iterator[int]:
+        """See `BatchPlan.numbers`."""
+        return iter(range(len(self._grid)))
+
+    def samples(self, number: int) -> PlannedSamples:
+        """See `BatchPlan.samples`. A short last batch with fewer samples than ranks repeats one."""
+        positions, valid = self._grid.rank_positions(number, rank=self.rank, world_size=self._world_size)
+        shards, rows = self._order.locate(positions)
+        occurrences = np.where(valid, 0, 1).astype(np.int64)
+        return PlannedSamples(self._grid.bounds(number)[0], int(positions[0]), shards, rows, occurrences, valid)
+
+    def close(self) -> None:
+        """Nobody waits."""
+
+
+class SampledPlan:
+    """Batches of indices that a sampler gives, as they are added by the training loop. Conforms to `BatchPlan`.
+
+    Args:
+        data: the indices are of.
+        largest: indices of a batch, at most; None: any number.
+    """
+
+    def __init__(self, data: StoredDataset, *, largest: int | None) -> None:
+        self._data = data
+        self.window = max(1, len(data.shard_rows))
+        self.rank = 0
+        self.largest = largest
+        self._seen = np.zeros(data.rows, np.uint16)  # as many bits as a sample's counter has for them
+        self._lock = threading.Lock()
+        self._ahead: deque[PlannedSamples] = deque()  # added, and not asked for by the engine
+        self._numbers: Channel[int] = Channel(capacity=1 << 62)
+        self._store: ShardStore | None = None
+        self._position = 0
+        self.added = 0
+        """Batches."""
+
+    def pass_over(self, indices: Sequence[Any]) -> None:
+        """Count samples that were delivered before this pass went on."""
+        places = self._places(indices)
+        self._occurrences(places)
+        self._position += len(places)
+
+    def add(self, indices: Sequence[Any]) -> None:
+        """The next batch; the cache hears of it.
+
+        Raises:
+            IndexError: there is no such sample.
+            ConfigError: no list of whole numbers, or more than were announced.
+        """
+        places = self._places(indices)
+        if self.largest is not None and len(places) > self.largest:
+            raise ConfigError(
+                f"batch_sampler gave a batch of {len(places)} indices, and its batch_size is {self.largest}: DALI made "
+                'room for as many; mend batch_size, or take decode="native"'
+            )
+        shards, rows = self._data.find(places)
+        valid = np.ones(len(places), np.bool_)
+        planned = PlannedSamples(self._position, self._position, shards, rows, self._occurrences(places), valid)
+        self._position += len(places)
+        with self._lock:
+            self._ahead.append(planned)
+        self._numbers.put(self.added)
+        self.added += 1
+        if self._store is not None:
+            self.follow(self._store)
+
+    def end(self) -> None:
+        """The sampler has no more."""
+        self._numbers.finish()
+
+    def _places(self, indices: Sequence[Any]) -> Ints:
+        rows = self._data.rows
+        places = np.asarray(indices)
+        if places.ndim != 1 or places.dtype.kind not in "iu" or not places.size:
+            raise ConfigError(
+                f"the sampler gave {indices!r:.100} as the samples of a batch; a ShardDataset is asked for lists of "
+                "whole numbers, one at least"
+            )
+        outside = places[(places < -rows) | (places >= rows)]
+        if outside.size:
+            raise IndexError(f"sample {outside[0]} of {self._data.name}, which has {rows}")
+        return places.astype(np.int64) % rows
+
+    def _occurrences(self, places: Ints) -> Ints:
+        """How often each was seen before, in the batch too; and count them."""
+        order = np.argsort(places, kind="stable")
+        ordered = places[order]
+        first = np.concatenate(([True], ordered[1:] != ordered[:-1]))
+        begins = np.flatnonzero(first)
+        within = np.arange(len(places)) - np.repeat(begins, np.diff(np.append(begins, len(places))))
+        occurrences = np.empty(len(places), np.int64)
+        occurrences[order] = within
+        occurrences = (occurrences + self._seen[places]) % (1 << 16)
+        np.add.at(self._seen, places, 1)
+        return occurrences
+
+    def follow(self, store: ShardStore) -> None:
+        """See `BatchPlan.follow`. Told again with every batch that is added."""
+        self._store = store
+        store.follow(self._spans(), self._next_use)
+
+    def _spans(self) -> Iterator[ShardSpan]:
+        with self._lock:
+            ahead = list(self._ahead)
+        first: dict[int, int] = {}
+        last: dict[int, int] = {}
+        for planned in ahead:
+            for shard in np.unique(planned.shards).tolist():
+                first.setdefault(shard, planned.position)
+                last[shard] = planned.position + len(planned.shards)
+        return iter([ShardSpan(shard, begin, last[shard]) for shard, begin in first.items()])
+
+    def _next_use(self, shards: Ints, position: int) -> Ints:
+        with self._lock:
+            ahead = list(self._ahead)
+        uses = np.full(len(shards), _NEVER, np.int64)
+        for planned in reversed(ahead):
+            uses[np.isin(shards, planned.shards)] = max(planned.position, position)
+        return uses
+
+    def numbers(self) -> Iterator[int]:
+        """See `BatchPlan.numbers`."""
+        return iter(self._numbers)
+
+    def samples(self, number: int) -> PlannedSamples:
+        """See `BatchPlan.samples`."""
+        with self._lock:
+            return self._ahead.popleft()
+
+    def close(self) -> None:
+        """See `BatchPlan.close`."""
+        self._numbers.abandon()

@@ -1,0 +1,73 @@
+"""The batches of an engine as a training loop receives them: waits and bad samples are counted, errors say where."""
+
+from __future__ import annotations
+
+import time
+import weakref
+
+from forebay.errors import StallError
+from forebay.loader.channel import ChannelEnd
+from forebay.loader.engine import ShardEngine
+from forebay.loader.engine_settings import Delivery
+from forebay.loader.stats import Meter
+
+__all__ = ["EngineBatches"]
+
+
+class EngineBatches:
+    """Closes its engine when it ends, fails, or is closed; so does the end of `owner`. One thread.
+
+    Args:
+        engine: of one pass.
+        meter: of the loader.
+        owner: the iterator that the user has.
+        epoch: of the pass.
+        timeout_s: seconds after which a batch that has not come is an error; None waits.
+    """
+
+    def __init__(
+        self, engine: ShardEngine, meter: Meter, owner: object, *, epoch: int, timeout_s: float | None
+    ) -> None:
+        self._engine = engine
+        self._meter = meter
+        self._epoch = epoch
+        self._timeout_s = timeout_s
+        self._last_return: float | None = None
+        self.delivered = 0
+        """Batches received."""
+        self.close = weakref.finalize(owner, engine.close)
+        """Stop reading ahead. Calling it again does nothing."""
+        self.close.atexit = False  # threads are joined before atexit: the engine's own hook comes earlier
+
+    def next(self) -> Delivery | None:
+        """The next batch; None when there is none.
+
+        Raises:
+            StallError: none came in time.
+            BadSampleBudgetError: more samples were bad than allowed.
+            BaseException: what went wrong with this batch.
+        """
+        asked = time.monotonic()
+        try:
+            delivery = self._engine.next(self._timeout_s)
+            self._meter.bad.delivered(delivery.samples, delivery.bad)
+        except ChannelEnd:
+            self.close()
+            return None
+        except TimeoutError as error:
+            self.close()
+            raise StallError(
+                f"batch {self.delivered} of epoch {self._epoch} did not come within timeout={self._timeout_s} s "
+                f"({self._meter.stats()}); raise timeout, or look for the slow stage",
+                batch=self.delivered,
+                epoch=self._epoch,
+            ) from error
+        except BaseException:
+            self.close()
+            raise
+        self.delivered += 1
+        returned = time.monotonic()
+        since = asked if self._last_return is None else self._last_return
+        self._meter.delivered(delivery.samples, stall_s=returned - asked, seconds=returned - since)
+        self._last_return = returned
+        return delivery
