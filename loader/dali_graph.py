@@ -6,8 +6,11 @@ ticket passes through, so that a batch that comes out of turn is noticed.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import importlib
+import os
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -134,6 +137,7 @@ def build_pipeline(
         outputs = [_pictures(fn, types, shape, left, mode if device_id is not None else None) for shape in shapes]
         pipeline.set_outputs(*outputs, tickets)
     pipeline.build()
+    _built.add(pipeline)
     return pipeline
 
 
@@ -159,6 +163,18 @@ def _pictures(fn: Any, types: Any, shape: HeadShape, columns: Iterator[Any], mod
     if shape.crops:
         pictures = fn.slice(pictures, next(columns), [shape.height, shape.width], **absolute)
     return fn.flip(pictures, horizontal=next(columns)) if shape.flips else pictures
+
+
+_built: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def _never_end() -> None:
+    """In a forked child: a pipeline's end waits for its threads, and these are the parent's."""
+    for pipeline in list(_built):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(pipeline))
+
+
+os.register_at_fork(after_in_child=_never_end)
 
 
 @functools.cache

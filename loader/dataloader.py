@@ -53,12 +53,14 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             looks ahead in it as far as batches are made ahead. Without one, shards have an order of their own, which
             ranks share out, the cache knows ahead, and any number of ranks goes on with.
         batch_sampler: likewise, whole batches.
-        num_workers: threads of this process that decode; 0 means its share of the cores that it may use.
+        num_workers: threads of this process that decode, 0 means its share of the cores that it may use; with Python
+            callables among the transforms, worker processes that make whole batches, but with 0, `workers="thread"` or
+            `decode="dali"`.
         collate_fn: refused for shards: batches are made in place; see `batch_transforms`.
         pin_memory: give tensors in pinned memory (where there is a CUDA device).
         drop_last: leave out a last batch that is not full. The default keeps it, shorter, on every rank.
         timeout: seconds after which a batch that has not come is a `StallError`; 0 waits.
-        worker_init_fn: refused for shards: there are no worker processes.
+        worker_init_fn: refused for shards: nothing but the transforms runs there.
         multiprocessing_context: likewise.
         generator: where a `seed` that is not given is drawn from; None means torch's global one.
         prefetch_factor: batches made ahead; 2 when None.
@@ -76,9 +78,9 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         rank: this process among the readers; None asks torch.distributed.
         world_size: of these readers.
         prefetch_nbytes: bytes that batches made ahead may take; one always fits. 2 GiB.
-        workers: of other data sets than shards: "process", or "thread" for those that release the GIL or cannot be
-            pickled. Threads share one `random`, numpy and torch generator: the order is torch's, values drawn from
-            these are not. An iterable data set has one thread.
+        workers: where Python makes the samples: "process", or "thread" for data sets, and callables among the
+            transforms of shards, that release the GIL or cannot be pickled. Threads share one `random`, numpy and
+            torch generator: the order is torch's, values drawn from these are not. An iterable data set has one thread.
         batch_threads: of map-style data sets: samples of one batch that are fetched side by side, by threads in each
             worker, for data sets that wait on storage. The data set must bear it.
         decode: "native" decodes with the kernel, which looks only at what a crop needs, "library" with simplejpeg and
@@ -149,7 +151,6 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                 collate_fn=collate_fn,
                 worker_init_fn=worker_init_fn,
                 multiprocessing_context=multiprocessing_context,
-                workers=None if workers == "process" else workers,
                 batch_threads=None if batch_threads == 1 else batch_threads,
             )
             settings = ShardLoaderSettings(
@@ -172,6 +173,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                 world_size=world_size,
                 generator=generator,
                 decode=decode,
+                workers=workers,
             )
             # torch wants workers where these are given; for shards they are settings of the threads.
             if sampler is None and batch_sampler is None:

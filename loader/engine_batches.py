@@ -9,9 +9,13 @@ from forebay.errors import StallError
 from forebay.loader.channel import ChannelEnd
 from forebay.loader.engine import ShardEngine
 from forebay.loader.engine_settings import Delivery
+from forebay.loader.shard_workers import ShardWorkers
 from forebay.loader.stats import Meter
 
-__all__ = ["EngineBatches"]
+__all__ = ["Engine", "EngineBatches"]
+
+Engine = ShardEngine | ShardWorkers
+"""One pass over shards: by threads of this process, or by worker processes."""
 
 
 class EngineBatches:
@@ -25,9 +29,7 @@ class EngineBatches:
         timeout_s: seconds after which a batch that has not come is an error; None waits.
     """
 
-    def __init__(
-        self, engine: ShardEngine, meter: Meter, owner: object, *, epoch: int, timeout_s: float | None
-    ) -> None:
+    def __init__(self, engine: Engine, meter: Meter, owner: object, *, epoch: int, timeout_s: float | None) -> None:
         self._engine = engine
         self._meter = meter
         self._epoch = epoch

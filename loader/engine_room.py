@@ -6,6 +6,7 @@ import weakref
 
 import torch
 
+from forebay.errors import ConfigError
 from forebay.loader.batch_plans import BatchPlan
 from forebay.loader.dali_pipeline import DEPTH
 from forebay.loader.dali_stage import DaliDecoder
@@ -16,6 +17,7 @@ from forebay.loader.engine import CHUNK, ShardEngine
 from forebay.loader.engine_settings import EngineSettings
 from forebay.loader.ranks import thread_share
 from forebay.loader.settings import ShardLoaderSettings
+from forebay.loader.shard_workers import ShardWorkers
 from forebay.loader.slots import LoaderMemory
 from forebay.loader.stats import LoaderStats, Meter
 from forebay.loader.tails import Tail
@@ -41,14 +43,15 @@ class EngineRoom:
         self._device = resolve_device(settings.device)
         self._pin_memory = (settings.pin_memory or self._device is not None) and torch.cuda.is_available()
         self._memory = self._new_memory()
-        self._choice = choose_decoder(settings.decode, self._device)
+        self._processes = _processes(dataset, settings)
+        self._choice = choose_decoder(settings.decode, None if self._processes else self._device)
         self._dali = None
         if self._choice.decoder == "dali":
             self._dali = DaliDecoder(
                 device=self._device, mode=self._choice.mode, threads=settings.threads or thread_share()
             )
-        self._newest: weakref.ref[ShardEngine] | None = None
-        self._engines: weakref.WeakSet[ShardEngine] = weakref.WeakSet()
+        self._newest: weakref.ref[ShardEngine | ShardWorkers] | None = None
+        self._engines: weakref.WeakSet[ShardEngine | ShardWorkers] = weakref.WeakSet()
         for transform in settings.batch_transforms:
             transform.check(dataset.schema)
         self.reset_stats()
@@ -63,10 +66,12 @@ class EngineRoom:
 
     def prefetch(self, batch_size: int) -> int:
         """Batches made ahead: as many as were asked for, and at least what keeps all threads busy."""
+        if self._processes:
+            return (self._settings.prefetch or 2) * self._processes
         wanted = max(self._settings.prefetch or 2, -(-2 * self.meter.threads * CHUNK // batch_size))
         return wanted + (DEPTH if self._dali else 0)
 
-    def start(self, plan: BatchPlan, *, seed: int, epoch: int, prefetch: int) -> ShardEngine:
+    def start(self, plan: BatchPlan, *, seed: int, epoch: int, prefetch: int) -> ShardEngine | ShardWorkers:
         """An engine for one pass, at work.
 
         Raises:
@@ -76,7 +81,7 @@ class EngineRoom:
         s = self._settings
         maker = self._dataset.maker
         tails: list[Tail | None] = [None] * len(maker.programs)
-        if self._device is not None or self._dali is not None:
+        if not self._processes and (self._device is not None or self._dali is not None):
             maker, tails = maker.without_tails()
         settings = EngineSettings(
             data=self._dataset.data,
@@ -97,7 +102,13 @@ class EngineRoom:
         )
         store = self._dataset.open_store()
         try:
-            engine = ShardEngine(settings, store, self.meter, self._memory, self._dali)
+            engine: ShardEngine | ShardWorkers
+            if self._processes:
+                engine = ShardWorkers(
+                    self._dataset, settings, store, self.meter, workers=self._processes, prefetch=s.prefetch or 2
+                )
+            else:
+                engine = ShardEngine(settings, store, self.meter, self._memory, self._dali)
         except BaseException:
             store.close()
             raise
@@ -122,6 +133,7 @@ class EngineRoom:
             max_bad=s.max_bad,
             decoder=self._choice.told,
             decoding=dict if self._dali is None else self._dali.counts.to_dict,
+            readers=self._processes or 1,
         )
 
     def stats(self) -> LoaderStats:
@@ -130,3 +142,20 @@ class EngineRoom:
         if engine is not None:
             engine.measure()
         return self.meter.stats()
+
+
+def _processes(dataset: ShardDataset, settings: ShardLoaderSettings) -> int:
+    """How many worker processes make the batches; 0: threads of this one do, as DALI's are.
+
+    Raises:
+        ConfigError: a transform needs processes, and what was asked for are threads.
+    """
+    programs = dataset.maker.programs
+    processes = settings.threads if settings.workers == "process" and settings.decode != "dali" else 0
+    if not processes and any(program.needs_process for program in programs):
+        raise ConfigError(
+            "T.Seeded needs worker processes, since threads share the global generators that its function draws from: "
+            'give num_workers=1 or more, and neither workers="thread" nor decode="dali"; or write the function as '
+            "f(x, rng), drawing from the numpy Generator rng"
+        )
+    return processes if any(program.opaque for program in programs) else 0

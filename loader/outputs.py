@@ -92,6 +92,8 @@ class OutputProgram:
         """Whether these are all."""
         self.opaque = any(step.opaque for step in self._steps)
         """Whether it calls what is not ours, and may take any time."""
+        self.needs_process = any(step.needs_process for step in self._steps)
+        """Whether it draws from generators that threads share."""
         self.scalar = not self._steps and self._kinds == (Kind.SCALAR,)
         """Whether its values are just those of a scalar column."""
 

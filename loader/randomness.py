@@ -8,14 +8,18 @@ column differ, and no draw depends on a thread, a rank or a batch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import random
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import torch
 import xxhash
+from torch.utils.data import get_worker_info
 
-__all__ = ["DrawKey", "generator", "hash_name", "philox4x64", "uniforms", "uniforms_of_batch"]
+__all__ = ["DrawKey", "generator", "hash_name", "philox4x64", "seeded_globals", "uniforms", "uniforms_of_batch"]
 
 Words = npt.NDArray[np.uint64]
 
@@ -134,3 +138,22 @@ def generator(key: DrawKey, *, index: int, occurrence: int) -> np.random.Generat
     return np.random.Generator(
         np.random.Philox(counter=np.array(counter, dtype=np.uint64), key=np.array(key.key, dtype=np.uint64))
     )
+
+
+@contextlib.contextmanager
+def seeded_globals(rng: np.random.Generator) -> Iterator[None]:
+    """Seed `random`, numpy's and torch's global generators from `rng`; outside worker processes, put them back."""
+    kept = None
+    if get_worker_info() is None:
+        kept = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    words = rng.integers(0, 1 << 32, 4, dtype=np.uint64)
+    random.seed(int(words[0]))
+    np.random.seed(int(words[1]))
+    torch.default_generator.manual_seed(int(words[2] << np.uint64(31) | words[3]))
+    try:
+        yield
+    finally:
+        if kept is not None:
+            random.setstate(kept[0])
+            np.random.set_state(kept[1])
+            torch.set_rng_state(kept[2])

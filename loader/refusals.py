@@ -12,9 +12,8 @@ __all__ = ["refuse_for_others", "refuse_for_samplers", "refuse_for_shards"]
 
 _FOR_SHARDS = {
     "collate_fn": "its batches are made in place; use transforms= for samples, batch_transforms= for batches",
-    "worker_init_fn": "it is read by threads, no worker process would call this; leave it out",
-    "multiprocessing_context": "it is read by threads of this process; leave it out",
-    "workers": "it is read by threads of this process already; leave it out",
+    "worker_init_fn": "its threads and worker processes run nothing but the transforms; leave it out",
+    "multiprocessing_context": "its worker processes, where transforms need them, start as torch's do; leave it out",
     "batch_threads": "its threads share the samples of a batch already; use num_workers=",
 }
 _ONLY_FOR_SHARDS: Mapping[str, Any] = {

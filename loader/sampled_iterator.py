@@ -53,16 +53,12 @@ class SampledIterator(PassIterator, _BaseDataLoaderIter):
         seed = current.seeded(self) if view.seed is None else view.seed
         prefetch = room.prefetch(largest or 1)
         self._ended = False
+        for _ in range(2 * prefetch):
+            self._add()
         engine = room.start(self._plan, seed=seed, epoch=current.epoch, prefetch=prefetch)
         self._batches = EngineBatches(engine, room.meter, self, epoch=current.epoch, timeout_s=self._timeout or None)
         self.close = self._batches.close
         """Stop reading ahead. Calling it again does nothing."""
-        try:
-            for _ in range(2 * prefetch):
-                self._add()
-        except BaseException:
-            self.close()
-            raise
 
     def _add(self) -> None:
         if self._ended:

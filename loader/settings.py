@@ -56,6 +56,7 @@ class ShardLoaderSettings:
     world_size: int | None
     generator: torch.Generator | None
     decode: Literal["auto", "dali", "native", "library"]
+    workers: Literal["process", "thread"]
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "global_batch_size", "threads", "prefetch", "prefetch_nbytes", "seed", "window"):
@@ -66,6 +67,8 @@ class ShardLoaderSettings:
             value = getattr(self, name)
             if value is not None and not isinstance(value, int | float):
                 raise ConfigError(f"{_ARGUMENTS.get(name, name)}={value!r}; give a number")
+        if self.workers not in ("process", "thread"):
+            raise ConfigError(f'workers={self.workers!r}; give "process" or "thread"')
         if self.decode not in ("auto", "dali", "native", "library"):
             raise ConfigError(f'decode={self.decode!r}; give "auto", "dali", "native" or "library"')
         self._check_batch_size()

@@ -8,8 +8,7 @@ from typing import Any
 
 from forebay.errors import ClosedError
 from forebay.loader.batches import BatchGrid
-from forebay.loader.engine import ShardEngine
-from forebay.loader.engine_batches import EngineBatches
+from forebay.loader.engine_batches import Engine, EngineBatches
 from forebay.loader.stats import Meter
 
 __all__ = ["Pass", "ShardIterator"]
@@ -28,7 +27,7 @@ class Pass:
 class ShardIterator(Iterator[dict[str, Any]]):
     """The batches of one pass. Closes its engine when it ends, fails, is closed, or is no longer referenced."""
 
-    def __init__(self, engine: ShardEngine, current: Pass, meter: Meter, *, timeout_s: float | None) -> None:
+    def __init__(self, engine: Engine, current: Pass, meter: Meter, *, timeout_s: float | None) -> None:
         self._pass = current
         self._batches = EngineBatches(engine, meter, self, epoch=current.epoch, timeout_s=timeout_s)
         self.close = self._batches.close

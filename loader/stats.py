@@ -104,9 +104,10 @@ class StageClock:
             self.busy_s += seconds * threads
             self.samples += samples
 
-    def add(self, *, samples: int) -> None:
-        """Count samples whose time is counted already."""
+    def add(self, *, samples: int, busy_s: float = 0.0) -> None:
+        """Count samples, and seconds of work that were measured elsewhere."""
         with self._lock:
+            self.busy_s += busy_s
             self.samples += samples
 
     def stats(self, threads: int) -> StageStats:
@@ -118,7 +119,13 @@ class Meter:
     """Counts for one loader, over its passes. The engine's threads write the clocks, the training loop the rest."""
 
     def __init__(
-        self, *, threads: int, max_bad: float | None, decoder: str, decoding: Callable[[], Mapping[str, int]] = dict
+        self,
+        *,
+        threads: int,
+        max_bad: float | None,
+        decoder: str,
+        decoding: Callable[[], Mapping[str, int]] = dict,
+        readers: int = 1,
     ) -> None:
         self.read = StageClock()
         self.decode = StageClock()
@@ -130,6 +137,7 @@ class Meter:
         self._store_before: dict[str, int | float] = {}  # of the passes that were closed
         self._store_now: dict[str, int | float] = {}
         self.threads = threads
+        self.readers = readers
         self._samples = 0
         self._batches = 0
         self._seconds = 0.0
@@ -161,9 +169,9 @@ class Meter:
             stall_s=self._stall_s,
             read_nbytes=self.read_nbytes,
             stages={
-                "read": self.read.stats(1),
+                "read": self.read.stats(self.readers),
                 "decode": self.decode.stats(self.threads),
-                "collate": self.collate.stats(1),
+                "collate": self.collate.stats(self.readers),
             },
             cache=self._store(),
             decoder=self.decoder,

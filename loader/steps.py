@@ -15,11 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from forebay.errors import ConfigError
 from forebay.loader import pixels
 from forebay.loader.draws import Draws, Numbers
 from forebay.loader.geometry import Ints, Views
-from forebay.loader.randomness import generator
+from forebay.loader.randomness import generator, seeded_globals
 from forebay.loader.transforms import (
     CenterCrop,
     Normalize,
@@ -54,6 +53,8 @@ class Step:
     """Numbers that it needs for each sample."""
     opaque: bool = False
     """Whether nothing is known of what it returns, nor whether it changes what it is given."""
+    needs_process: bool = False
+    """Whether it draws from generators that all threads of a process share."""
     resizes: bool = False
     """Whether it interpolates pictures, which torch does for uint8, float32 and float64."""
     crops: bool = False
@@ -290,6 +291,21 @@ class _Call(Step):
         return [_as_picture(value, mask) for value, mask in zip(results, masks, strict=True)]
 
 
+class _SeededCall(_Call):
+    """A callable that draws from the global generators, which are seeded for each sample."""
+
+    needs_process = True
+
+    def __init__(self, transform: Seeded) -> None:
+        super().__init__(transform.function)
+        self._draws_itself = False
+
+    def run(self, values: list[Any], masks: tuple[bool, ...], numbers: Numbers, out: Outs) -> list[Any]:
+        index, occurrence = numbers.sample
+        with seeded_globals(generator(numbers.key, index=index, occurrence=occurrence)):
+            return super().run(values, masks, numbers, out)
+
+
 def _for_each(views: Views, of_one: Callable[[int, int, int], tuple[int, ...]]) -> Ints:
     """int64 (m, n): what a rule makes of the height and width seen of each picture, and of its place in the batch.
 
@@ -343,6 +359,7 @@ _STEPS: dict[type, Callable[[Any], Step]] = {
     RandomHorizontalFlip: _RandomHorizontalFlip,
     Normalize: _Normalize,
     ToDtype: _ToDtype,
+    Seeded: _SeededCall,
 }
 
 
@@ -352,11 +369,5 @@ def make_step(transform: Transform) -> Step:
     Raises:
         ConfigError: nothing here can do it.
     """
-    if isinstance(transform, Seeded):
-        raise ConfigError(
-            "T.Seeded needs worker processes, because threads share the global generators that its function draws "
-            "from, and this version reads with threads only; write the function as f(x, rng), drawing from the numpy "
-            "Generator rng"
-        )
     maker = _STEPS.get(type(transform))
     return maker(transform) if maker is not None else _Call(transform)  # type: ignore[arg-type]  # callables are checked

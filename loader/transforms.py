@@ -207,10 +207,16 @@ class ToDtype(Declared):
 class Seeded(Declared):
     """Wrap a callable that draws from the global generators (`random`, numpy, torch), such as torchvision's v2.
 
-    It needs worker processes, since threads share those generators; this version has threads only and refuses it.
+    Before each call the three are seeded from the sample's own numbers, so that a run repeats exactly. A loader needs
+    worker processes for it (`num_workers=1` or more), since threads share those generators. Where a sample is asked
+    for by index in the main process, the generators are put back afterwards.
     """
 
     function: Callable[[Any], Any]
+
+    def __post_init__(self) -> None:
+        if not callable(self.function) or isinstance(self.function, Declared):
+            raise ConfigError(f"Seeded({self.function!r}): give a callable; declared transforms draw by themselves")
 
 
 Transform = Declared | Callable[..., Any]

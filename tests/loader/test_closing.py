@@ -116,7 +116,8 @@ def test_an_iterator_in_a_cycle_may_be_collected_by_a_thread_of_its_own(pictures
         return image
 
     steps: list[T.Transform] = [T.RandomResizedCrop(16), collect]
-    batches = DataLoader(ShardDataset(pictures, transforms={"image": steps}), batch_size=4, num_workers=2)
+    data = ShardDataset(pictures, transforms={"image": steps})
+    batches = DataLoader(data, batch_size=4, num_workers=2, workers="thread")
     cycle: list[object] = [iter(batches)]
     cycle.append(cycle)
     threads = [thread for thread in threading.enumerate() if thread.name.startswith("forebay")]

@@ -6,6 +6,7 @@ import gc
 import itertools
 import os
 import resource
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -293,3 +294,22 @@ def test_sums_hold_over_a_thousand_batches_while_the_consumer_lags(pictures: Pat
                 pixels, total = kept.pop(0)
                 assert int(pixels.sum()) == total
     assert np.all([int(pixels.sum()) == total for pixels, total in kept])
+
+
+def test_a_forked_child_that_collects_the_parent_s_pipeline_does_not_wait_for_its_threads(pictures: Path) -> None:
+    gc.disable()
+    try:
+        batches = loader(pictures)
+        list(batches)
+        cycle: list[object] = [batches]
+        cycle.append(cycle)
+        del batches, cycle
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)  # its end is no exception that pytest could catch
+            gc.collect()
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    finally:
+        gc.enable()
+    gc.collect()

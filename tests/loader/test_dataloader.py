@@ -451,7 +451,7 @@ def test_no_more_is_made_ahead_than_allowed(pictures: Path, bound: dict[str, int
 
     steps: list[T.Transform] = [T.RandomResizedCrop(SIZE), count]
     data = ShardDataset(pictures, transforms={"image": steps})
-    loader = DataLoader(data, batch_size=16, num_workers=1, **bound)  # type: ignore[arg-type]
+    loader = DataLoader(data, batch_size=16, num_workers=1, workers="thread", **bound)  # type: ignore[arg-type]
     with loader:
         iterator = iter(loader)
         for delivered in range(1, 4):

@@ -279,7 +279,6 @@ def test_masks_are_resized_as_pillows_nearest(size: tuple[int, int]) -> None:
         (None, {"image": [], ("image", "mask"): []}, "twice"),
         (None, {("a", "b"): T.From("image", [])}, "several outputs"),
         (None, {"__valid__": T.From("image", [])}, "__"),
-        (None, {"image": [T.Seeded(print)]}, "worker processes"),
         (None, {"image": [T.RandomHorizontalFlip]}, "no transform"),
         (None, {"image": [T.MixUp(0.2)]}, "batch_transforms"),
         (None, {"image": [T.ToDtype(torch.bfloat16), T.Resize((8, 8))]}, "before ToDtype"),
