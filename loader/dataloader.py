@@ -7,11 +7,12 @@ from typing import Any, Literal, Self
 
 import torch
 import torch.utils.data
-from torch.utils.data import Dataset, Sampler
+from torch.utils.data import Dataset, Sampler, default_collate, default_convert
 
 from forebay.errors import ConfigError
 from forebay.loader.dataset import ShardDataset
 from forebay.loader.engine_room import EngineRoom
+from forebay.loader.frameworks import ShardSampler, settings_of_samplers, warn_what_accelerate_drops
 from forebay.loader.refusals import refuse_for_others, refuse_for_samplers, refuse_for_shards
 from forebay.loader.sampled_iterator import SampledIterator
 from forebay.loader.settings import PREFETCH_NBYTES, ShardLoaderSettings, whole_number
@@ -95,6 +96,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     _shards: ShardLoader | None = None
     _sampled: EngineRoom | None = None
     _passes: Passes = Passes(None)
+    _prepared: bool = False
 
     def __init__(
         self,
@@ -147,8 +149,14 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         self._shards = self._sampled = None
         self._passes = Passes(None if isinstance(dataset, ShardDataset) else max_bad)
         if isinstance(dataset, ShardDataset):
+            meant = settings_of_samplers(dataset, sampler, batch_sampler)
+            if meant is not None:
+                sampler = batch_sampler = None
+                batch_size = meant.get("batch_size", batch_size)
+                drop_last = meant.get("drop_last", drop_last)
+                shuffle = meant["shuffle"]
             refuse_for_shards(
-                collate_fn=collate_fn,
+                collate_fn=None if collate_fn in (default_collate, default_convert) else collate_fn,
                 worker_init_fn=worker_init_fn,
                 multiprocessing_context=multiprocessing_context,
                 batch_threads=None if batch_threads == 1 else batch_threads,
@@ -181,11 +189,12 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                 super().__init__(
                     dataset,
                     batch_size,
-                    bool(shuffle) and len(dataset) > 0,
+                    sampler=ShardSampler(self._shards, dataset, shuffle),
                     drop_last=drop_last,
                     timeout=timeout,
                     generator=generator,
                 )
+                self.use_stateful_dataloader = True  # accelerate's save_state asks for it
             else:
                 refuse_for_samplers(self, batch_sampler)
                 super().__init__(
@@ -227,7 +236,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
     def __iter__(self) -> Any:
         if self._shards is not None:
-            return self._shards.begin()
+            return self._shards.begin(even=getattr(self.batch_sampler, "even_batches", False))
         iterator: Any = self._iterator
         if iterator is not None and self.persistent_workers and self.num_workers > 0:
             if self._passes.pending:
@@ -245,6 +254,23 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         self._passes.follow(iterator)
         return iterator
 
+    @property
+    def _is_accelerate_prepared(self) -> bool:
+        """What accelerate asks before it prepares a loader; one of shards divides by rank itself and stays as it is."""
+        if self._shards is None:
+            if not self._prepared:
+                warn_what_accelerate_drops(self)
+            return self._prepared
+        if not self._shards.prepared:
+            self._shards.prepared = True
+            if self.batch_sampler is not None:
+                self.batch_sampler.even_batches = True  # type: ignore[attr-defined]  # accelerate's name and default
+        return True
+
+    @_is_accelerate_prepared.setter
+    def _is_accelerate_prepared(self, prepared: bool) -> None:
+        self._prepared = prepared
+
     def __getstate__(self) -> Any:
         if self._shards is not None or self._sampled is not None:
             raise TypeError(
@@ -257,10 +283,10 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         return super().__len__() if self._shards is None else len(self._shards)
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next `iter()` begin epoch `epoch`, from its start.
+        """Make the next `iter()` begin epoch `epoch`, from its start; a loaded state with batches left keeps its place.
 
         Of another data set than shards: passed on to sampler, batch sampler and data set, those that have a
-        `set_epoch`; a loaded state keeps its place.
+        `set_epoch`.
         """
         if self._shards is not None:
             self._shards.set_epoch(epoch)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import weakref
+from collections.abc import Callable
 
 from forebay.errors import StallError
 from forebay.loader.channel import ChannelEnd
@@ -27,19 +28,37 @@ class EngineBatches:
         owner: the iterator that the user has.
         epoch: of the pass.
         timeout_s: seconds after which a batch that has not come is an error; None waits.
+        then: called after the engine is closed.
     """
 
-    def __init__(self, engine: Engine, meter: Meter, owner: object, *, epoch: int, timeout_s: float | None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        meter: Meter,
+        owner: object,
+        *,
+        epoch: int,
+        timeout_s: float | None,
+        then: Callable[[], None] | None = None,
+    ) -> None:
         self._engine = engine
         self._meter = meter
         self._epoch = epoch
         self._timeout_s = timeout_s
+        self._then = then
         self._last_return: float | None = None
         self.delivered = 0
         """Batches received."""
-        self.close = weakref.finalize(owner, engine.close)
+        self.close = weakref.finalize(owner, _close, engine, then)
         """Stop reading ahead. Calling it again does nothing."""
         self.close.atexit = False  # threads are joined before atexit: the engine's own hook comes earlier
+
+    def handed_to(self, owner: object) -> EngineBatches:
+        """The same for another owner; none was given, and this one is done with."""
+        self.close.detach()
+        return EngineBatches(
+            self._engine, self._meter, owner, epoch=self._epoch, timeout_s=self._timeout_s, then=self._then
+        )
 
     def next(self) -> Delivery | None:
         """The next batch; None when there is none.
@@ -73,3 +92,9 @@ class EngineBatches:
         self._meter.delivered(delivery.samples, stall_s=returned - asked, seconds=returned - since)
         self._last_return = returned
         return delivery
+
+
+def _close(engine: Engine, then: Callable[[], None] | None) -> None:
+    engine.close()
+    if then is not None:
+        then()

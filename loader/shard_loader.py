@@ -5,6 +5,7 @@ It decides what comes next and remembers what was received; the engine does the 
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ from forebay.loader.batch_plans import OrderPlan
 from forebay.loader.batches import BatchGrid
 from forebay.loader.dataset import ShardDataset
 from forebay.loader.engine_room import EngineRoom
+from forebay.loader.frameworks import accelerate_place
 from forebay.loader.ranks import Ranks, agree
 from forebay.loader.settings import ShardLoaderSettings, whole_number
 from forebay.loader.shard_iterator import Pass, ShardIterator
@@ -39,8 +41,12 @@ class ShardLoader:
         self._shuffle = bool(settings.shuffle)
         self._next_epoch = 0
         self._next_position = 0
+        self._loaded = False
         self._agreed = False
+        self.prepared = False
+        """Whether accelerate prepared this loader: it hears then how far a pass has come."""
         self._pass: Pass | None = None
+        self._newest: weakref.ref[ShardIterator] | None = None
         self._check_not_empty(settings.global_batch_size or settings.batch_size or 1)
 
     def _check_not_empty(self, global_batch_size: int) -> None:
@@ -60,21 +66,31 @@ class ShardLoader:
         assert self._settings.batch_size is not None
         return self._settings.batch_size * ranks.world_size
 
-    def _grid(self, ranks: Ranks, start: int) -> BatchGrid:
+    def _grid(self, ranks: Ranks, start: int, *, even: bool = False) -> BatchGrid:
         return BatchGrid(
             samples=len(self._dataset),
             global_batch_size=self._global_batch_size(ranks),
             drop_last=self._settings.drop_last,
             start=start,
+            even=even,
         )
+
+    def rank_samples(self) -> int:
+        """Samples of this rank in a whole epoch."""
+        ranks = self._ranks()
+        return self._grid(ranks, 0).rank_samples(rank=ranks.rank, world_size=ranks.world_size)
 
     def __len__(self) -> int:
         return len(self._grid(self._ranks(), 0))
 
     # -- passes ------------------------------------------------------------------------------------------------------
 
-    def begin(self) -> ShardIterator:
+    def begin(self, *, even: bool = False, told: bool = False) -> ShardIterator:
         """Start the next epoch, or the rest of the one that a loaded state is in.
+
+        Args:
+            even: as `BatchGrid` has it.
+            told: as `Pass` has it.
 
         Raises:
             RankMismatchError: on every rank, when the ranks are not about to read the same.
@@ -84,7 +100,7 @@ class ShardLoader:
         self._check_not_empty(self._global_batch_size(ranks))
         assert self._seed is not None
         epoch, start = self._next()
-        current = Pass(epoch, self._grid(ranks, start))
+        current = Pass(epoch, self._grid(ranks, start, even=even), resumed=self._loaded, told=told)
         data = self._dataset.data
         order = EpochOrder(
             data.shard_rows,
@@ -99,9 +115,17 @@ class ShardLoader:
         engine = self._room.start(plan, seed=self._seed, epoch=epoch, prefetch=self._room.prefetch(plan.largest))
         self._pass = current
         self._next_epoch, self._next_position = epoch + 1, 0
-        return ShardIterator(engine, current, self._room.meter, timeout_s=self._settings.timeout_s or None)
+        self._loaded = False
+        place = accelerate_place(current.grid.repeats(ranks.world_size)) if self.prepared else None
+        iterator = ShardIterator(
+            engine, current, self._room.meter, timeout_s=self._settings.timeout_s or None, place=place
+        )
+        self._newest = weakref.ref(iterator)
+        return iterator
 
     def _next(self) -> tuple[int, int]:
+        if self._pass is not None and self._pass.told and self._pass.delivered == 0 and not self._pass.ended:
+            return self._pass.epoch, 0
         return self._next_epoch, self._next_position
 
     def _settle(self, ranks: Ranks) -> None:
@@ -141,12 +165,32 @@ class ShardLoader:
         return min(self._window if self._window is not None else default_window(shards), max(shards, 1))
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next pass begin epoch `epoch`, from its start."""
+        """Make the next pass begin epoch `epoch`, from its start; a loaded state with batches left keeps its place."""
         epoch = whole_number("epoch", epoch)
         if epoch < 0:
             raise ConfigError(f"epoch={epoch}; epochs count from 0")
+        if self._loaded and (epoch == self._next_epoch or len(self._grid(self._ranks(), self._next_position)) > 0):
+            return
+        self._loaded = False
         self._next_epoch, self._next_position = epoch, 0
+        if self._pass is not None:
+            self._pass.told = False
         self._agreed = False  # the ranks may have been told different ones
+
+    def follow_epoch(self, epoch: int) -> None:
+        """Likewise, told by a framework that may have asked for the iterator already.
+
+        A pass that has given nothing yet, and goes on with no loaded state, begins again as one over `epoch`.
+        """
+        newest = None if self._newest is None else self._newest()
+        current = self._pass
+        if newest is None or not newest.close.alive or current is None or current.ended:
+            self.set_epoch(epoch)
+        elif current.epoch != epoch:
+            self.set_epoch(epoch)
+            if current.delivered == 0 and not current.resumed:
+                newest.become(self.begin(even=current.grid.even, told=True))
+                self._newest = weakref.ref(newest)
 
     def close(self) -> None:
         """Close every pass that is still open, and free its memory."""
@@ -188,6 +232,7 @@ class ShardLoader:
         self._check_fits(loaded)
         self._seed, self._window, self._shuffle = loaded.seed, loaded.window, loaded.shuffle
         self._next_epoch, self._next_position = loaded.epoch, loaded.position
+        self._loaded = True
         self._pass = None
         self._agreed = False
 

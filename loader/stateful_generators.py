@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import binascii
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,16 +16,26 @@ import torch
 
 from forebay.errors import StateError
 
-__all__ = ["Generators", "sampler_chain", "write"]
+__all__ = ["Generators", "sampler_chain", "sampler_epochs", "write"]
 
 
 def sampler_chain(loader: Any) -> list[Any]:
-    """The samplers of a loader, the one that its iterator asks first."""
+    """The samplers of a loader, each with the one inside it behind it; the first is the one that its iterator asks."""
     chain = [loader._index_sampler]
-    inner = getattr(chain[0], "sampler", None)
-    if inner is not None:
+    while (inner := _inner(chain[-1])) is not None and not any(inner is known for known in chain):
         chain.append(inner)
     return chain
+
+
+def _inner(sampler: Any) -> Any:
+    inner = getattr(sampler, "sampler", None)
+    return getattr(sampler, "batch_sampler", None) if inner is None else inner  # accelerate's divide a batch sampler
+
+
+def sampler_epochs(chain: Sequence[Any]) -> list[int | None]:
+    """The epoch of each sampler that is told one, as DistributedSampler is; None: it has none."""
+    epochs = [getattr(sampler, "epoch", None) if hasattr(sampler, "set_epoch") else None for sampler in chain]
+    return [epoch if type(epoch) is int else None for epoch in epochs]
 
 
 class Generators:

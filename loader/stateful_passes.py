@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 import weakref
+from collections.abc import Mapping
 from typing import Any
 
 from forebay.errors import ConfigError
@@ -133,6 +134,7 @@ class Pass:
             seed=self.seed,
             seed_follows=self.sampler.seed_follows,
             sampler=self.sampler.state_at(self._progress.batches),
+            sampler_epochs=self.sampler.epochs(),
             workers=None if self.workers is None else list(self.workers),
             next_worker=self._next_worker,
         )
@@ -201,7 +203,7 @@ class Passes:
             if state.seed_follows is None:
                 generators.put(taken)
             else:
-                start = PassStart(taken, state.seed_follows)
+                start = PassStart(taken, state.seed_follows, state.sampler_epochs)
             self.epoch = state.epoch
         sampler = PassSampler(sampler_chain(loader), generators) if sampler is None else sampler
         self._newest = Pass(loader, self, sampler, state, start)
@@ -230,6 +232,8 @@ class Passes:
         Raises:
             StateError: it does not belong here. Nothing is changed then.
         """
+        if isinstance(state, Mapping):
+            state = {name: value for name, value in state.items() if name != "_iterator_finished"}  # accelerate's note
         self._pending = PassState.parse(state, kind=kind_of(loader), workers=_streams(loader))
 
     def follow(self, iterator: Any) -> None:

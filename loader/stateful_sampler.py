@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from forebay.loader.stateful_generators import Generators
+from forebay.loader.stateful_generators import Generators, sampler_epochs
 from forebay.loader.stateful_iterable import has_state
 
 __all__ = ["PassSampler", "PassStart", "Progress"]
@@ -57,6 +57,8 @@ class PassStart:
     """State of the generators when the sampler was asked."""
     seed_follows: bool
     """Whether the base seed was drawn before the first index."""
+    epochs: Sequence[int | None] = ()
+    """That the samplers had."""
 
 
 class PassSampler:
@@ -75,6 +77,7 @@ class PassSampler:
     """Called with each batch of indices that is skipped, since it was received before."""
 
     def __init__(self, chain: Sequence[Any], generators: Generators) -> None:
+        self._chain = chain
         self._sampler = chain[0]
         self._stateful = next((sampler for sampler in chain if has_state(sampler)), None)
         self._generators = generators
@@ -94,6 +97,7 @@ class PassSampler:
         self._state = state
         self._drawn = {} if state is None else {progress.batches: state}
         self._start = start
+        self._epochs: Sequence[int | None] | None = None if start is None else start.epochs
         self.taken: Mapping[str, Any] = {} if start is None else start.taken
         """State of the generators where this pass began."""
         self.seed_follows = False if start is None else start.seed_follows
@@ -113,6 +117,10 @@ class PassSampler:
             del self._drawn[number]
         return self._drawn.get(batches)
 
+    def epochs(self) -> list[int | None]:
+        """Of the samplers, as this pass is drawn with: they may be told after `iter`, before the first index."""
+        return list(sampler_epochs(self._chain) if self._epochs is None else self._epochs)
+
     def __len__(self) -> int:
         return len(self._sampler)
 
@@ -121,6 +129,9 @@ class PassSampler:
             self.taken = self._generators.take()
         else:
             self._generators.put(self._start.taken)
+            for sampler, epoch in zip(self._chain, self._start.epochs, strict=False):
+                if epoch is not None and hasattr(sampler, "set_epoch"):
+                    sampler.set_epoch(epoch)
         state = self._state
         if state is not None and state.get("sampler") is not None and self._stateful is not None:
             self._stateful.load_state_dict(state["sampler"])
@@ -135,6 +146,7 @@ class PassSampler:
             self._generators.put(asked)
             if self.seed_follows:
                 self._generators.draw_base_seed()
+        self._epochs = self.epochs()
         for _ in range(skip):
             skipped = next(indices, self)
             if skipped is self:

@@ -40,6 +40,8 @@ class PassState:
     """Whether the base seed was drawn before the first index; None: the pass has not begun."""
     sampler: dict[str, Any] | None = None
     """What the sampler and its iterator themselves say."""
+    sampler_epochs: list[int | None] = field(default_factory=list)
+    """Of the samplers, the one that the iterator asks first."""
     workers: list[list[Any]] | None = None
     """By worker, where it stands in an iterable data set."""
     next_worker: int = 0
@@ -70,6 +72,8 @@ class PassState:
         parsed = cls(**{name: state[name] for name in names})
         if not isinstance(parsed.generators, Mapping) or not all(type(number) is int for number in parsed.beyond):
             raise StateError("the loader state's generators or beyond cannot be read; give it as it was saved")
+        if not isinstance(parsed.sampler_epochs, list):
+            raise StateError("the loader state's sampler_epochs cannot be read; give it as it was saved")
         if parsed.workers is not None:
             for worker in parsed.workers:
                 IterableState.parse(worker)
