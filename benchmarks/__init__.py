@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from forebay.benchmarks.decode import DecodeComparison, DecodeSide, compare_decoders
+from forebay.benchmarks.dropin import DropinReport, DropinRow, compare_dropin
+from forebay.benchmarks.dropin_cases import DropinWork
+from forebay.benchmarks.dropin_memory import MemoryRow
 from forebay.benchmarks.gpu import HARDWARE_SHARES, GpuReport, GpuSide, measure_gpu
 from forebay.benchmarks.loader import LoaderComparison, SideResult, compare
 from forebay.benchmarks.order import measure
@@ -16,15 +19,20 @@ __all__ = [
     "HARDWARE_SHARES",
     "DecodeComparison",
     "DecodeSide",
+    "DropinReport",
+    "DropinRow",
+    "DropinWork",
     "GpuReport",
     "GpuSide",
     "LoaderComparison",
     "LoaderWork",
+    "MemoryRow",
     "OverheadReport",
     "OverheadRow",
     "SideResult",
     "compare",
     "compare_decoders",
+    "compare_dropin",
     "draw_folder",
     "draw_photograph",
     "has_opencv",

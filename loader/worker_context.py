@@ -117,9 +117,12 @@ class WorkerContext:
 def _run_worker(target: Callable[..., None], args: tuple[Any, ...], start: _Start) -> None:
     """Run torch's loop in a worker process, with our queues, and with what we add to the data set's calls."""
     given = inspect.signature(target).bind(*args).arguments
+    # Since torch 2.14 the data set comes in a list, which the loop empties, so that nothing else keeps it alive.
+    holder: list[Any] = given.get("dataset_holder") or [given["dataset"]]
     pool = SegmentPool(start.settings.segments)
     memory, notes = BatchMemory(pool), WorkerNotes()
-    dataset, init_fn = given["dataset"], given["init_fn"]
+    dataset, init_fn = holder.pop(), given["init_fn"]
+    served = dataset
     given["index_queue"] = tasks = WorkerTasks(start.socket, pool, notes)
     given["data_queue"] = WorkerBatches(start.worker, start.socket, memory, notes)
     given["done_event"] = DoneFlag(start.socket)
@@ -127,24 +130,28 @@ def _run_worker(target: Callable[..., None], args: tuple[Any, ...], start: _Star
     # torch makes its fetcher after init_fn, with the data set that it was given; the user's code sees the user's.
     if start.settings.states is not None:
         resumed = ResumedIterable(dataset, start.settings.states[start.worker])
-        given["dataset"] = notes.iterable = resumed
+        served = notes.iterable = resumed
     elif start.settings.fetch.wraps(dataset, given["dataset_kind"]):
         fetcher = SampleFetcher(
             dataset, start.settings.fetch.seeded(start.settings.fetch.seed or given["base_seed"]), notes.bad.append
         )
-        given["dataset"] = fetcher
+        served = fetcher
         tasks.resumed = fetcher.next_epoch
 
     def initialise(worker: int) -> None:
         info = get_worker_info()
         assert info is not None
-        if info.dataset is given["dataset"]:
+        if info.dataset is served:
             object.__setattr__(info, "dataset", dataset)
         stack_into(memory)
         if init_fn is not None:
             init_fn(worker)
 
     given["init_fn"] = initialise
+    if "dataset_holder" in given:
+        holder.append(served)
+    else:
+        given["dataset"] = served
     try:
         target(**given)
     except BrokenPipeError:

@@ -148,9 +148,9 @@ def test_a_loader_of_shards_is_made_anew_from_its_own_samplers_only(shards: Path
     assert read(DataLoader(data, 4, sampler=sampler_of(loader), seed=3)) == whole
     assert read(DataLoader(data, 4, sampler=SequentialSampler(data), seed=3))[0] == [0, 1, 2, 3]
     of_another = sampler_of(shard_loader(shards))
-    for given in ({"sampler": of_another}, {"batch_sampler": BatchSampler(of_another, 4, drop_last=False)}):
+    for samplers in ({"sampler": of_another}, {"batch_sampler": BatchSampler(of_another, 4, drop_last=False)}):
         with pytest.raises(ConfigError, match="the order of a ShardDataset is the loader's own"):
-            read(DataLoader(data, **given))
+            read(DataLoader(data, **samplers))
 
 
 def test_somebody_else_s_sampler_is_followed(shards: Path) -> None:
