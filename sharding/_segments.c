@@ -7,9 +7,9 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "../loader/native/header.h"
-
 #define MARKER 2
+
+typedef uint8_t u8;
 
 typedef struct {
     int64_t skip;         /* rows of MCUs in the bands before the first one wanted */
@@ -37,13 +37,39 @@ static const u8 *segment_end(const u8 *p, const u8 *end) {
     return p <= end ? end + MARKER : NULL;
 }
 
+/* Where the first frame header's marker stands, by the rules of jpeg_header.py; 0: damaged before the first scan. */
+static size_t find_frame(const u8 *p, size_t size) {
+    size_t at = MARKER, frame = 0;
+    if (size < 4 || p[0] != 0xFF || p[1] != 0xD8)
+        return 0;
+    while (size - at >= 4 && p[at] == 0xFF) {
+        u8 marker = p[at + 1];
+        size_t length = (size_t)(p[at + 2] << 8 | p[at + 3]);
+        if (marker == 0xFF || marker == 0x01 || (marker >= 0xD0 && marker <= 0xD7)) {
+            at += marker == 0xFF ? 1 : MARKER; /* fill bytes, and markers without a segment */
+            continue;
+        }
+        if (marker == 0xDA)
+            return frame;
+        if (length < MARKER || length > size - at - MARKER)
+            return 0;
+        if (!frame && marker >= 0xC0 && marker <= 0xCF && marker != 0xC4 && marker != 0xC8 && marker != 0xCC) {
+            if (length < 8)
+                return 0;
+            frame = at;
+        }
+        at += MARKER + length;
+    }
+    return 0;
+}
+
 /* Write a smaller JPEG to `out`, which has room for both parts and a marker. Its size; 0: they do not hold the window. */
 static size_t put_together(Bytes head, Bytes bands, const Job *job, u8 *out) {
-    Header header;
-    if (!read_header(head.data, head.size, &header) || job->height > 0xFFFF || job->width > 0xFFFF)
+    size_t frame = find_frame(head.data, head.size);
+    if (!frame || job->height > 0xFFFF || job->width > 0xFFFF)
         return 0;
     memcpy(out, head.data, head.size);
-    u8 *size = out + header.sof_at + 5;
+    u8 *size = out + frame + 5;
     size[0] = (u8)(job->height >> 8), size[1] = (u8)job->height;
     size[2] = (u8)(job->width >> 8), size[3] = (u8)job->width;
     u8 *to = out + head.size;

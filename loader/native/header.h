@@ -17,10 +17,10 @@ typedef struct {
     size_t sof_at, data_at;    /* where the frame header and the entropy-coded data begin */
 } Header;
 
-static inline int u16(const u8 *p) { return p[0] << 8 | p[1]; }
+static int u16(const u8 *p) { return p[0] << 8 | p[1]; }
 
 /* Walk over the markers up to the first scan. 0: damaged, or no JPEG. */
-static inline int read_header(const u8 *p, size_t size, Header *h) {
+static int read_header(const u8 *p, size_t size, Header *h) {
     memset(h, 0, sizeof *h);
     h->sof = -1;
     if (size < 4 || p[0] != 0xFF || p[1] != 0xD8)
@@ -79,7 +79,7 @@ static inline int read_header(const u8 *p, size_t size, Header *h) {
 }
 
 /* Whether our pixels are surely those of every decoder: 8 bits, Huffman-coded, grey or three colours. */
-static inline int is_plain(const Header *h, int64_t max_pixels) {
+static int is_plain(const Header *h, int64_t max_pixels) {
     return h->sof >= 0 && h->sof <= 2 && h->precision == 8 && (h->components == 1 || h->components == 3) &&
            h->height > 0 && h->width > 0 && (int64_t)h->height * h->width <= max_pixels;
 }

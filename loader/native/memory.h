@@ -16,7 +16,7 @@ typedef struct {
 } Block;
 
 /* Make room for `size` bytes and the padding; what was there is lost. 0: there is no such room. */
-static inline int reserve(Block *block, size_t size) {
+static int reserve(Block *block, size_t size) {
     if (size + PAD <= block->size)
         return 1;
     size_t grown = size + PAD + size / 4;
@@ -26,7 +26,7 @@ static inline int reserve(Block *block, size_t size) {
     return block->data != NULL;
 }
 
-static inline void release(Block *block) {
+static void release(Block *block) {
     free(block->data);
     block->data = NULL;
     block->size = 0;

@@ -83,6 +83,35 @@ def test_the_native_part_gives_what_numpy_gives(
         assert one is not None or changes or missing
 
 
+@settings(max_examples=400, deadline=None)
+@given(
+    picture=st.sampled_from(PICTURES),
+    flips=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), max_size=3),
+    kept=st.sampled_from([1.0, 1.0, 0.9, 0.3]),
+)
+@pytest.mark.usefixtures("native")
+def test_both_find_the_frame_of_damaged_headers_or_neither(
+    picture: tuple[int, int, str, int], flips: list[tuple[float, int]], kept: float
+) -> None:
+    data, layout = addressable(*picture)
+    header = bytearray(data[: layout.header_nbytes])
+    for place, value in flips:
+        header[int(place * len(header))] = value
+    part, bands = bytes(header[: int(kept * len(header))]), data[layout.header_nbytes : -2]
+    arguments = (
+        [part],
+        [bands],
+        Frames.of_layouts([layout]),
+        np.array([0]),
+        np.array([(0, 0, layout.height, layout.width)]),
+    )
+    smaller, _ = sub_jpegs(*arguments)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(smaller_jpegs, "_cut", None)
+        expected, _ = sub_jpegs(*arguments)
+    assert smaller == expected
+
+
 @pytest.mark.parametrize("way", ["native", "numpy"])
 def test_one_picture_whose_bytes_do_not_hold_the_window_costs_no_other(
     way: str, monkeypatch: pytest.MonkeyPatch
