@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from forebay.benchmarks.cache import CacheRow, measure_cache
 from forebay.benchmarks.decode import DecodeComparison, DecodeSide, compare_decoders
 from forebay.benchmarks.dropin import DropinReport, DropinRow, compare_dropin
 from forebay.benchmarks.dropin_cases import DropinWork
@@ -17,6 +18,7 @@ from forebay.benchmarks.work import LoaderWork
 __all__ = [
     "CLASSES",
     "HARDWARE_SHARES",
+    "CacheRow",
     "DecodeComparison",
     "DecodeSide",
     "DropinReport",
@@ -37,6 +39,7 @@ __all__ = [
     "draw_photograph",
     "has_opencv",
     "measure",
+    "measure_cache",
     "measure_gpu",
     "measure_overhead",
 ]

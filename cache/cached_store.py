@@ -6,25 +6,24 @@ room in `folder.py`.
 
 from __future__ import annotations
 
-import functools
 import logging
 import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-
-import numpy as np
+from collections.abc import Sequence
 
 from forebay.cache.advice import warn_of_size, warn_of_window
 from forebay.cache.cached_reader import CachedReader
 from forebay.cache.fetch import fetch_shard
 from forebay.cache.folder import CacheFolder, Refusal
-from forebay.cache.lookahead import Lookahead, NextUse, NoPlan
+from forebay.cache.folders import CacheFolders
+from forebay.cache.future import Order
+from forebay.cache.lookahead import Lookahead, shards_soon
 from forebay.cache.plan import fitting_window
 from forebay.cache.reservation import PART
-from forebay.cache.shard_names import ShardNames
 from forebay.cache.store import new_counts
+from forebay.cache.verification import check_copy
 from forebay.errors import ClosedError, ShardCorruptError, SourceError
 from forebay.sharding import ShardReader, ShardSpan, StoredDataset
 
@@ -52,21 +51,22 @@ class CachedStore:
     """
 
     def __init__(
-        self, folder: CacheFolder, data: StoredDataset, columns: Sequence[str] | None, *, fetch_threads: int
+        self, folders: CacheFolders, data: StoredDataset, columns: Sequence[str] | None, *, fetch_threads: int
     ) -> None:
-        self._folder = folder
+        self._folders = folders
         self._data = data
         self._columns = columns
         self._fetch_threads = fetch_threads
         self._process = os.getpid()
         self._condition = threading.Condition()
         self._stop = threading.Event()
-        self._plan: Lookahead = NoPlan()
+        self._plan = Lookahead(None, 0, soon=0)
+        self._order: Order | None = None
         self._in_hand: dict[int, int] = {}  # shards that a thread of this store is fetching, and which thread
         self._threads: list[threading.Thread] = []
         self._failure: BaseException | None = None
         self._counts = new_counts()
-        self._names = ShardNames(data)
+        self._readers = folders.enter(data, stop=self._stop)
 
     # -- the loader's side -------------------------------------------------------------------------------------------
 
@@ -84,11 +84,13 @@ class CachedStore:
             with self._condition:
                 self._counts["wait_s"] += time.monotonic() - started
 
-    def follow(self, spans: Iterator[ShardSpan], next_use: NextUse) -> None:
+    def follow(self, order: Order, start: int = 0) -> None:
         """See `ShardStore.follow`. Starts the threads at the first call."""
-        fits = fitting_window(self._folder.budget, self._data.shard_nbytes)
-        # Shards that may be fetched at the cost of later ones: each costs one hit an epoch, so few of a small cache.
-        plan = Lookahead(spans, next_use, soon=max(1, min(2 * self._fetch_threads, fits // 8)))
+        if order is not self._order:
+            self._folders.follow(self._readers, order, start, stop=self._stop)
+            self._order = order
+        fits = fitting_window(self._folders.budget, self._data.shard_nbytes)
+        plan = Lookahead(order, start, soon=shards_soon(fits, self._fetch_threads))
         with self._condition:
             self._check_usable()
             self._plan = plan
@@ -101,6 +103,8 @@ class CachedStore:
 
     def advance(self, position: int) -> None:
         """See `ShardStore.advance`. Never blocks for longer than a lookup."""
+        for reader in self._readers:
+            reader.advance(position)
         with self._condition:
             if self._plan.advance(position):
                 self._condition.notify_all()
@@ -122,6 +126,8 @@ class CachedStore:
         mine = threading.get_ident()  # a signal handler may close what its own thread was fetching through
         with self._condition:
             self._condition.wait_for(lambda: all(owner == mine for owner in self._in_hand.values()))
+        for reader in self._readers:
+            reader.close()
         _live.discard(self)
 
     @property
@@ -139,25 +145,31 @@ class CachedStore:
 
     def _resident(self, shard: int) -> ShardReader | None:
         """A reader over the cache's copy; None when there is none, or none worth keeping."""
-        data, folder = self._data, self._folder
-        name = data.shard_name(shard)
-        file = folder.open_shard(data.fingerprint, name, int(data.shard_nbytes[shard]))
+        data, name = self._data, self._data.shard_name(shard)
+        folder = self._folders.home(data.fingerprint, name)
+        file = folder.open_shard(data.fingerprint, name)
         if file is None:
             return None
 
         def give_up_copy(error: ShardCorruptError) -> ShardReader:
             what = str(error).partition(";")[0]  # not the error itself: a kept log would keep its frames and the map
             log.warning("the cache's copy %s is damaged and removed, its source is read instead: %s", file.name, what)
-            folder.remove(data.fingerprint, name)
+            self._drop(folder, name)
             return data.open_shard(shard, self._columns)
 
         try:
+            check_copy(data, shard, file, self._folders.config.verify)
             return CachedReader(data.reader(shard, file, self._columns), give_up_copy)
         except ShardCorruptError as error:
             what = str(error).partition(";")[0]
             log.warning("the cache's copy %s is damaged and removed: %s", file.name, what)
-            folder.remove(data.fingerprint, name)
+            self._drop(folder, name)
             return None
+
+    def _drop(self, folder: CacheFolder, name: str) -> None:
+        folder.remove(self._data.fingerprint, name)
+        with self._condition:
+            self._counts["corrupt"] += 1
 
     def _fetched(self, shard: int) -> ShardReader | None:
         """A reader over a copy that this thread, another or another process fetches now; None: there will be none."""
@@ -169,7 +181,7 @@ class CachedStore:
                 self._check_usable()
                 self._in_hand[shard] = threading.get_ident()
             try:
-                refusal = self._fetch(shard, keep_until=lambda: self._next_use(shard))
+                refusal = self._fetch(shard, far=False)
             finally:
                 self._let_go(shard)
             if refusal is Refusal.NO_ROOM:
@@ -195,7 +207,7 @@ class CachedStore:
 
     # -- fetching ----------------------------------------------------------------------------------------------------
 
-    def _fetch(self, shard: int, *, keep_until: Callable[[], int]) -> Refusal | None:
+    def _fetch(self, shard: int, *, far: bool) -> Refusal | None:
         """Fetch a shard; None when it was fetched, or why it was not.
 
         Raises:
@@ -205,14 +217,13 @@ class CachedStore:
         """
         data, nbytes = self._data, int(self._data.shard_nbytes[shard])
         name = data.shard_name(shard)
-        if nbytes > self._folder.budget:
-            warn_of_size(data, shard, self._folder.budget)
+        folder = self._folders.home(data.fingerprint, name)
+        if nbytes > folder.budget:
+            warn_of_size(data, shard, folder.budget)
             return Refusal.NO_ROOM
         if name.endswith(PART):  # it would look unfinished
             return Refusal.NO_ROOM
-        refusal, evicted = fetch_shard(
-            self._folder, data, shard, keep_until=keep_until, next_uses=self._next_uses, stop=self._stop
-        )
+        refusal, evicted = fetch_shard(folder, data, shard, far=far, stop=self._stop)
         with self._condition:
             self._counts["evicted"] += evicted
             if refusal is None:
@@ -227,8 +238,7 @@ class CachedStore:
                 plan, span, soon = taken
                 refusal, failed = None, False
                 try:
-                    keep = self._next_use if soon else self._last_position
-                    refusal = self._fetch(span.shard, keep_until=functools.partial(keep, span.shard))
+                    refusal = self._fetch(span.shard, far=not soon)
                 except SourceError as error:  # not yet wanted: whoever opens the shard tries again, and raises
                     log.debug("fetching shard %d of %s ahead failed: %s", span.shard, self._data.name, str(error))
                     failed = True
@@ -262,33 +272,13 @@ class CachedStore:
             self._in_hand.pop(shard, None)
             self._condition.notify_all()
 
-    # -- asking the plan ---------------------------------------------------------------------------------------------
-
-    def _next_use(self, shard: int) -> int:
-        with self._condition:
-            return int(self._plan.next_uses(np.array([shard], np.int64))[0])
-
-    def _last_position(self, _: int) -> int:
-        return self._data.rows - 1
-
-    def _next_uses(self, names: Sequence[str]) -> list[int]:
-        """Next use of shards by name; a file with a name that the data set does not have is used never."""
-        shards = self._names.find(names)
-        known = shards >= 0
-        uses = np.full(len(shards), self._data.rows, np.int64)
-        with self._condition:
-            uses[known] = self._plan.next_uses(shards[known])
-        return uses.tolist()
-
     def _warn_of_window(self, shard: int) -> None:
         """Say, once, that there was no room for a shard because the shuffle window does not fit in the budget."""
-        data, budget = self._data, self._folder.budget
+        data, budget = self._data, self._folders.budget
         if data.shard_nbytes[shard] > budget:  # it would not fit if it were alone
             return
         with self._condition:
-            if isinstance(self._plan, NoPlan):
-                return
-            in_use = self._plan.next_uses(np.arange(data.num_shards, dtype=np.int64)) <= self._plan.position
+            in_use = self._plan.in_use(data.num_shards)
         warn_of_window(data, in_use, budget)
 
 

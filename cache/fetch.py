@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
 
 import xxhash
 
 from forebay.cache.folder import CacheFolder, Refusal
-from forebay.cache.reservation import Reservation, is_full
-from forebay.errors import CacheError, ClosedError, ForebayError, ShardCorruptError
+from forebay.cache.reservation import Reservation
+from forebay.errors import CacheError, ClosedError, ShardCorruptError, SourceError
 from forebay.sharding import READ_NBYTES, StoredDataset
 
 __all__ = ["fetch_shard"]
@@ -26,8 +25,7 @@ def fetch_shard(
     data: StoredDataset,
     shard: int,
     *,
-    keep_until: Callable[[], int],
-    next_uses: Callable[[Sequence[str]], Sequence[int]],
+    far: bool,
     stop: threading.Event,
 ) -> tuple[Refusal | None, int]:
     """Bring a shard into the folder. Tried twice when the bytes are not those of the index.
@@ -36,8 +34,7 @@ def fetch_shard(
         folder: the cache's.
         data: whose source is read.
         shard: its index.
-        keep_until: see `CacheFolder.reserve`, as for `next_uses`.
-        next_uses: as above.
+        far: see `CacheFolder.reserve`.
         stop: looked at between pieces of `READ_NBYTES`, and while the folder's lock is waited for.
 
     Returns:
@@ -50,9 +47,7 @@ def fetch_shard(
         ClosedError: `stop` was set.
     """
     name, nbytes = data.shard_name(shard), int(data.shard_nbytes[shard])
-    room, evicted = folder.reserve(
-        data.fingerprint, name, nbytes, keep_until=keep_until, next_uses=next_uses, stop=stop
-    )
+    room, evicted = folder.reserve(data.fingerprint, name, nbytes, far=far, stop=stop)
     if isinstance(room, Refusal):
         return room, evicted
     try:
@@ -60,14 +55,13 @@ def fetch_shard(
             room.allocate()
             _copy_verified(data, shard, room, stop)
             room.commit()
-    except ForebayError:
+    except (SourceError, ClosedError):
         raise
     except TimeoutError as error:  # of the folder's lock
         log.warning("%s; shard %s is read from the source", str(error), name)
         return Refusal.STALLED, evicted
     except OSError as error:
-        if is_full(error):
-            folder.warn_full()
+        if folder.absorb(error):
             return Refusal.NO_ROOM, evicted
         raise CacheError(
             f"shard {name} of {data.name} cannot be written to the cache folder {folder.path}: {error}; check the "

@@ -7,37 +7,45 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Iterator
-from itertools import chain
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
 
-from forebay.cache.plan import UNPLANNED
+from forebay.cache.future import Order
 from forebay.sharding import ShardSpan
 
-__all__ = ["Lookahead", "NextUse", "NoPlan"]
+__all__ = ["Lookahead", "shards_soon"]
 
-NextUse = Callable[[npt.NDArray[np.int64], int], npt.NDArray[np.int64]]
-"""`EpochOrder.next_use`: from shards and a position to the earliest position from there on where each may be used."""
+
+def shards_soon(fits: int, fetch_threads: int) -> int:
+    """How many shards ahead of the position may be fetched at the cost of others that are needed later.
+
+    Enough that each thread has one under way and one to come; each takes the place of one that could be kept, so a
+    small cache has fewer: a 32nd of it costs half a point of hits where several jobs read.
+
+    Args:
+        fits: shards that fit in the budget.
+        fetch_threads: that fetch at a time.
+    """
+    return max(1, min(2 * fetch_threads, fits // 32))
 
 
 class Lookahead:
     """Where an epoch stands: the position read, the shards ahead in order of first use, those that found no room.
 
     Args:
-        spans: shards in order of first use; taken one by one, as they are asked for.
-        next_use: of the same order.
+        order: its spans are taken one by one, as they are asked for; None: there is nothing to look ahead to.
+        start: the position where reading begins.
         soon: how many shards ahead of the position count as wanted soon.
     """
 
-    def __init__(self, spans: Iterator[ShardSpan], next_use: NextUse, *, soon: int) -> None:
-        first = next(spans, None)
-        self.position = 0 if first is None else first.first
+    def __init__(self, order: Order | None, start: int, *, soon: int) -> None:
+        self.position = start
         self.idle_until = 0
         """Nothing can have changed before this position: asking for the next shard is in vain."""
-        self._spans = spans if first is None else chain((first,), spans)
-        self._next_use = next_use
+        self._order = order
+        self._spans: Iterator[ShardSpan] = iter(()) if order is None else order.spans(start)
         self._soon = soon
         self._held: list[tuple[int, int, ShardSpan]] = []  # shards that found no room, a heap by (first, shard)
         self._begins: deque[int] = deque()  # first positions of the shards taken that lie ahead, ascending
@@ -92,13 +100,8 @@ class Lookahead:
         """Whether a shard is in use or among the next few."""
         return len(self._begins) <= self._soon or span.first < self._begins[self._soon]
 
-    def next_uses(self, shards: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Earliest position at which each shard may be used from here on."""
-        return self._next_use(shards, self.position) if len(shards) else shards
-
-
-class NoPlan(Lookahead):
-    """No order is known: nothing is fetched ahead, and all shards are equally wanted."""
-
-    def __init__(self) -> None:
-        super().__init__(iter(()), lambda shards, _: np.full(len(shards), UNPLANNED, np.int64), soon=0)
+    def in_use(self, num_shards: int) -> npt.NDArray[np.bool_]:
+        """Which shards may be used at the position, a mask over all; none where no order is known."""
+        if self._order is None or self.position >= self._order.samples:
+            return np.zeros(num_shards, np.bool_)
+        return self._order.next_use(np.arange(num_shards, dtype=np.int64), self.position) <= self.position

@@ -9,7 +9,7 @@ from pathlib import Path
 from forebay.cache.reservation import PART
 from forebay.errors import CacheError
 
-__all__ = ["LOCK", "mark", "refuse_strangers"]
+__all__ = ["LOCK", "MARKER", "mark", "refuse_strangers"]
 
 MARKER = "forebay-cache.json"
 MARKER_VERSION = 1
@@ -34,15 +34,20 @@ def refuse_strangers(folder: Path) -> None:
         )
 
 
-def mark(folder: Path) -> None:
+def mark(folder: Path, *, ours: bool = False) -> None:
     """Write the marker, whole or not at all, or check the one there. Called under the folder's lock.
+
+    Args:
+        folder: exists.
+        ours: this process has used the folder before: what lies there is no stranger's.
 
     Raises:
         CacheError: the folder is not the cache's, or belongs to a newer version.
     """
     marker = folder / MARKER
     if not marker.exists():
-        refuse_strangers(folder)
+        if not ours:
+            refuse_strangers(folder)
         aside = folder / (MARKER + PART)
         aside.write_text(json.dumps({"format": "forebay-cache", "version": MARKER_VERSION}) + "\n")
         aside.replace(marker)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from forebay.cache.cached_store import CachedStore
 from forebay.cache.config import CacheConfig
-from forebay.cache.folder import CacheFolder
+from forebay.cache.folders import CacheFolders
 from forebay.cache.store import InPlaceStore, ShardStore
 from forebay.errors import ClosedError, ConfigError
 from forebay.sharding import FolderSource, StoredDataset
@@ -16,11 +16,12 @@ __all__ = ["ShardCache", "open_store"]
 
 
 class ShardCache:
-    """A folder that keeps shards of any number of data sets within one budget, shared by all processes of the machine.
+    """Keeps shards of any number of data sets within one budget, shared by all processes of the machine.
 
-    Between calls it holds no file and no lock; the stores' threads are theirs. What is kept outlives the process. A
-    shard that is evicted while it is open stays readable to whoever has it open, and its blocks on the disk are free
-    when that one closes it: the budget counts files, so leave room for what a process holds open.
+    Between calls it holds no lock; threads, and the files that tell other processes what is read, are the stores'. What
+    is kept outlives the process. A shard that is evicted while it is open stays readable to whoever has it open, and
+    its blocks on the disk are free when that one closes it: the budget counts files, so leave room for what a process
+    holds open.
 
     Args:
         config: where, and how many bytes.
@@ -34,7 +35,7 @@ class ShardCache:
         if fetch_threads < 1:
             raise ConfigError(f"fetch_threads={fetch_threads}; give at least 1", fetch_threads=fetch_threads)
         self._fetch_threads = fetch_threads
-        self._folder = CacheFolder(config)
+        self._folders = CacheFolders(config)
         self._stores: list[CachedStore] = []
         self._lock = threading.Lock()
         self._closed = False
@@ -51,16 +52,19 @@ class ShardCache:
             ClosedError: the cache was closed.
         """
         source = data.source
-        if isinstance(source, FolderSource) and source.root.resolve().is_relative_to(self._folder.path.resolve()):
-            raise ConfigError(
-                f"the data set {data.name} lies within the cache folder {self._folder.path}, where files are evicted; "
-                f"give a cache folder outside the data",
-                path=self._folder.path,
-            )
-        store = CachedStore(self._folder, data, columns, fetch_threads=self._fetch_threads)
+        for folder in self._folders.folders:
+            if isinstance(source, FolderSource) and source.root.resolve().is_relative_to(folder.path.resolve()):
+                raise ConfigError(
+                    f"the data set {data.name} lies within the cache folder {folder.path}, where files are evicted; "
+                    f"give a cache folder outside the data",
+                    path=folder.path,
+                )
+        store = CachedStore(self._folders, data, columns, fetch_threads=self._fetch_threads)
         with self._lock:
             if self._closed:
-                raise ClosedError(f"{data.name} was attached to the cache {self._folder.path} after it was closed")
+                raise ClosedError(
+                    f"{data.name} was attached to the cache {self._folders.config.path} after it was closed"
+                )
             self._stores = [*(other for other in self._stores if not other.closed), store]
         return store
 

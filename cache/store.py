@@ -6,12 +6,12 @@ A store makes the bytes of a shard readable; which shard and when is the loader'
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
-from forebay.cache.lookahead import NextUse
+from forebay.cache.future import Order
 from forebay.errors import ClosedError
-from forebay.sharding import ShardReader, ShardSpan, StoredDataset
+from forebay.sharding import ShardReader, StoredDataset
 
 __all__ = ["InPlaceStore", "ShardStore", "new_counts"]
 
@@ -29,12 +29,12 @@ class ShardStore(Protocol):
             ClosedError: the store was closed, before or meanwhile.
         """
 
-    def follow(self, spans: Iterator[ShardSpan], next_use: NextUse) -> None:
-        """Take the plan of an epoch, in place of the former one.
+    def follow(self, order: Order, start: int = 0) -> None:
+        """Take the order of an epoch, in place of the former one.
 
         Args:
-            spans: shards in order of first use, from the position where reading begins; taken lazily, by other threads.
-            next_use: of the same order; called by other threads.
+            order: asked by other threads too. Given again when more of it is known than before.
+            start: the position where reading begins.
         """
 
     def advance(self, position: int) -> None:
@@ -45,7 +45,8 @@ class ShardStore(Protocol):
 
         `hits`: openings that found the shard on this machine at once; `misses`: the others; `bypassed`: those of the
         misses that were read from the source in place; `fetched`, `fetched_nbytes`: shards copied here, ahead or on
-        demand; `evicted`: shards that made room for them; `wait_s`: seconds that `open_shard` took, over all threads.
+        demand; `evicted`: shards that made room for them; `corrupt`: copies that were found damaged and dropped;
+        `wait_s`: seconds that `open_shard` took, over all threads.
         """
 
     def close(self) -> None:
@@ -61,6 +62,7 @@ def new_counts() -> dict[str, int | float]:
         "fetched": 0,
         "fetched_nbytes": 0,
         "evicted": 0,
+        "corrupt": 0,
         "wait_s": 0.0,
     }
 
@@ -83,7 +85,7 @@ class InPlaceStore:
             self._counts["hits"] += 1
         return self._data.open_shard(shard, self._columns)
 
-    def follow(self, spans: Iterator[ShardSpan], next_use: NextUse) -> None:
+    def follow(self, order: Order, start: int = 0) -> None:
         """Nothing to plan: the bytes are here."""
 
     def advance(self, position: int) -> None:

@@ -23,8 +23,6 @@ from forebay.sharding import EpochOrder, ShardSpan, StoredDataset
 __all__ = ["BatchPlan", "OrderPlan", "PlannedSamples", "SampledPlan"]
 
 Ints = npt.NDArray[np.int64]
-_NEVER = 1 << 61
-"""Next use of a shard that no index on its way is of: after everything that is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +78,7 @@ class OrderPlan:
 
     def follow(self, store: ShardStore) -> None:
         """See `BatchPlan.follow`."""
-        store.follow(self._order.spans(self._grid.start), self._order.next_use)
+        store.follow(self._order, self._grid.start)
 
     def numbers(self) -> Iterator[int]:
         """See `BatchPlan.numbers`."""
@@ -97,6 +95,56 @@ class OrderPlan:
         """Nobody waits."""
 
 
+class _GivenOrder:
+    """What a sampler has given and the engine has not asked for yet. Conforms to the cache's `Order`; thread-safe."""
+
+    samples = 1 << 60
+    """Nobody knows where it ends; the next use, too, of a shard that no index on its way is of."""
+
+    def __init__(self) -> None:
+        self.position = 0
+        """Of the first sample that is not read yet."""
+        self._lock = threading.Lock()
+        self._ahead: deque[PlannedSamples] = deque()
+
+    def append(self, planned: PlannedSamples) -> None:
+        """The next batch."""
+        with self._lock:
+            self._ahead.append(planned)
+
+    def take(self) -> PlannedSamples:
+        """The oldest batch, which is about to be read."""
+        with self._lock:
+            planned = self._ahead.popleft()
+            self.position = planned.position
+            return planned
+
+    def spans(self, start: int = 0) -> Iterator[ShardSpan]:
+        """See `Order.spans`: the shards that are known to come."""
+        with self._lock:
+            ahead = list(self._ahead)
+        first: dict[int, int] = {}
+        last: dict[int, int] = {}
+        for planned in ahead:
+            for shard in np.unique(planned.shards).tolist():
+                first.setdefault(shard, max(planned.position, start))
+                last[shard] = planned.position + len(planned.shards)
+        return iter([ShardSpan(shard, begin, last[shard]) for shard, begin in first.items()])
+
+    def next_use(self, shards: Ints, position: int) -> Ints:
+        """See `Order.next_use`."""
+        with self._lock:
+            ahead = list(self._ahead)
+        uses = np.full(len(shards), self.samples, np.int64)
+        for planned in reversed(ahead):
+            uses[np.isin(shards, planned.shards)] = max(planned.position, position)
+        return uses
+
+    def following(self) -> _GivenOrder:
+        """See `Order.following`: nothing is known of it."""
+        return _GivenOrder()
+
+
 class SampledPlan:
     """Batches of indices that a sampler gives, as they are added by the training loop. Conforms to `BatchPlan`.
 
@@ -111,8 +159,7 @@ class SampledPlan:
         self.rank = 0
         self.largest = largest
         self._seen = np.zeros(data.rows, np.uint16)  # as many bits as a sample's counter has for them
-        self._lock = threading.Lock()
-        self._ahead: deque[PlannedSamples] = deque()  # added, and not asked for by the engine
+        self._order = _GivenOrder()
         self._numbers: Channel[int] = Channel(capacity=1 << 62)
         self._store: ShardStore | None = None
         self._position = 0
@@ -142,8 +189,7 @@ class SampledPlan:
         valid = np.ones(len(places), np.bool_)
         planned = PlannedSamples(self._position, self._position, shards, rows, self._occurrences(places), valid)
         self._position += len(places)
-        with self._lock:
-            self._ahead.append(planned)
+        self._order.append(planned)
         self._numbers.put(self.added)
         self.added += 1
         if self._store is not None:
@@ -182,26 +228,7 @@ class SampledPlan:
     def follow(self, store: ShardStore) -> None:
         """See `BatchPlan.follow`. Told again with every batch that is added."""
         self._store = store
-        store.follow(self._spans(), self._next_use)
-
-    def _spans(self) -> Iterator[ShardSpan]:
-        with self._lock:
-            ahead = list(self._ahead)
-        first: dict[int, int] = {}
-        last: dict[int, int] = {}
-        for planned in ahead:
-            for shard in np.unique(planned.shards).tolist():
-                first.setdefault(shard, planned.position)
-                last[shard] = planned.position + len(planned.shards)
-        return iter([ShardSpan(shard, begin, last[shard]) for shard, begin in first.items()])
-
-    def _next_use(self, shards: Ints, position: int) -> Ints:
-        with self._lock:
-            ahead = list(self._ahead)
-        uses = np.full(len(shards), _NEVER, np.int64)
-        for planned in reversed(ahead):
-            uses[np.isin(shards, planned.shards)] = max(planned.position, position)
-        return uses
+        store.follow(self._order, self._order.position)
 
     def numbers(self) -> Iterator[int]:
         """See `BatchPlan.numbers`."""
@@ -209,8 +236,7 @@ class SampledPlan:
 
     def samples(self, number: int) -> PlannedSamples:
         """See `BatchPlan.samples`."""
-        with self._lock:
-            return self._ahead.popleft()
+        return self._order.take()
 
     def close(self) -> None:
         """See `BatchPlan.close`."""

@@ -31,8 +31,9 @@ class ShardDataset(Dataset[dict[str, Any]]):
 
     Args:
         path: the folder, or an opened `Source`.
-        cache: where to keep shards on this machine, `"/nvme/forebay:200GB"` or a `CacheConfig`; None reads them where
-            they lie, which is right for a local disk.
+        cache: where to keep shards on this machine, `"/nvme/forebay:200GB"` or a `CacheConfig`; None takes what the
+            environment variable FOREBAY_CACHE says. Without it, and with "", shards are read where they lie, which is
+            right for a local disk.
         transforms: what makes each output, by output name: `{"image": [T.RandomResizedCrop(224)]}`;
             `{"view1": T.From("image", [...])}` names the column; `{("image", "mask"): [...]}` draws geometry once for
             both. Columns that are not mentioned become outputs as they are: images uint8 (3, H, W).
@@ -66,7 +67,7 @@ class ShardDataset(Dataset[dict[str, Any]]):
         if isinstance(columns, str):
             raise ConfigError(f"columns={columns!r} is one name; give a list: columns=[{columns!r}]")
         self.data: StoredDataset = open_dataset(path)
-        self.cache = CacheConfig.parse(cache) if isinstance(cache, str) else cache
+        self.cache = CacheConfig.choose(cache)
         self.transforms = transforms
         self.columns = columns
         self.virtual = tuple(name for name in columns or () if name in (INDEX, VALID))

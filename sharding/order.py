@@ -98,7 +98,24 @@ class EpochOrder:
             self._order = _StorageOrder(shard_rows, key if shuffle else None)
         self.samples = self._order.samples
         """Samples of the epoch: positions run from 0 to below it."""
+        self.seed, self.epoch, self.shuffle = seed, epoch, shuffle
         self._num_shards = num_shards
+        self._shard_rows = shard_rows
+        self._fingerprint = fingerprint
+        self._following: EpochOrder | None = None
+
+    def following(self) -> EpochOrder:
+        """The next epoch's order, of the same settings; made when first asked for, then kept."""
+        if self._following is None:
+            self._following = EpochOrder(
+                self._shard_rows,
+                fingerprint=self._fingerprint,
+                seed=self.seed,
+                epoch=self.epoch + 1,
+                shuffle=self.shuffle,
+                window=self.window,
+            )
+        return self._following
 
     def locate(self, positions: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """The sample at each position. Long ranges are the cheapest: about 100 ns a position.

@@ -10,6 +10,7 @@ import typer
 from rich.markup import escape
 
 from forebay.cli.bench import bench_app
+from forebay.cli.cache import cache_app
 from forebay.cli.console import error_console
 from forebay.cli.demo import demo
 from forebay.cli.doctor import doctor
@@ -34,6 +35,7 @@ app.command()(shard)
 app.command()(inspect)
 app.command()(verify)
 app.command()(doctor)
+app.add_typer(cache_app, name="cache")
 app.add_typer(bench_app, name="bench")
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
+from forebay.cli.bench_cache import bench_cache
 from forebay.cli.bench_dropin import bench_dropin
 from forebay.cli.bench_gpu import bench_gpu
 from forebay.cli.bench_tables import bench_table, images_words, machine_words, rounds_words, speed_cell, times_cell
@@ -22,6 +23,7 @@ __all__ = ["bench_app", "comparison_caption", "comparison_table"]
 
 bench_app = typer.Typer(help="Measure, with equal work on both sides, and in turn.", no_args_is_help=True)
 bench_app.command("gpu")(bench_gpu)
+bench_app.command("cache")(bench_cache)
 bench_app.command("dropin")(bench_dropin)
 
 Source = Annotated[Path, typer.Argument(help="A folder of images, with class folders or without, or of shards.")]

@@ -31,6 +31,31 @@ def test_a_folder_and_a_size_are_read(text: str, budget: int) -> None:
     assert CacheConfig.parse(text) == CacheConfig(path=Path("/nvme/forebay"), budget=budget)
 
 
+def test_a_share_of_the_disk_is_read() -> None:
+    assert CacheConfig.parse("/nvme/forebay:50%") == CacheConfig(path=Path("/nvme/forebay"), disk_share=0.5)
+    assert CacheConfig.parse("/nvme/forebay: 12.5 %").disk_share == 0.125
+
+
+def test_several_folders_are_divided_by_commas() -> None:
+    several = CacheConfig.parse("/nvme0/forebay, /nvme1/forebay:2TB")
+    assert several.folders == (Path("/nvme0/forebay"), Path("/nvme1/forebay"))
+    assert several.budget == 2 * 10**12
+
+
+def test_the_environment_is_the_default_and_an_argument_comes_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = CacheConfig(path=Path("/given"))
+    monkeypatch.delenv("FOREBAY_CACHE", raising=False)
+    assert CacheConfig.choose(None) is None
+    monkeypatch.setenv("FOREBAY_CACHE", "/nvme/forebay:1GB")
+    assert CacheConfig.choose(None) == CacheConfig(path=Path("/nvme/forebay"), budget=10**9)
+    assert CacheConfig.choose(given) is given
+    assert CacheConfig.choose("/other:2GB") == CacheConfig(path=Path("/other"), budget=2 * 10**9)
+    assert CacheConfig.choose("") is None
+    monkeypatch.setenv("FOREBAY_CACHE", "/nvme/forebay")
+    with pytest.raises(ConfigError, match="FOREBAY_CACHE"):
+        CacheConfig.choose(None)
+
+
 def test_only_the_last_colon_splits() -> None:
     assert CacheConfig.parse("/nvme/a:b:1GB").path == Path("/nvme/a:b")
 
@@ -52,6 +77,9 @@ def test_a_tilde_is_the_home_folder() -> None:
         "/nvme:-1GB",
         "/nvme:0GB",
         "/nvme:1e9",
+        "/nvme,:1GB",
+        "/nvme, ,/other:1GB",
+        "/nvme:%",
         "/nvme:٣GB",
     ],
 )
@@ -68,6 +96,16 @@ def test_what_is_not_a_folder_and_a_size_is_refused_with_an_example(text: str) -
         {"path": Path("/nvme"), "budget": 1.5},
         {"path": Path("/nvme"), "budget": True},
         {"path": "/nvme"},
+        {"path": Path("/nvme"), "more_paths": ("/other",)},
+        {"path": Path("/nvme"), "more_paths": (Path("/nvme"),)},
+        {"path": Path("/nvme"), "more_paths": (Path("/other"),), "budget": 1},
+        {"path": Path("/nvme"), "disk_share": 0},
+        {"path": Path("/nvme"), "disk_share": 1.5},
+        {"path": Path("/nvme"), "disk_share": True},
+        {"path": Path("/nvme"), "disk_share": 0.5, "budget": 10**9},
+        {"path": Path("/nvme"), "min_free": -1},
+        {"path": Path("/nvme"), "min_free": 0.5},
+        {"path": Path("/nvme"), "verify": "never"},
     ],
 )
 def test_a_setting_that_cannot_work_is_refused(settings: dict[str, Any]) -> None:

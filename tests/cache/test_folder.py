@@ -1,9 +1,10 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
+import shutil
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -14,24 +15,18 @@ from forebay.cache.folder import CacheFolder, Refusal
 from forebay.cache.locks import folder_lock, is_locked
 from forebay.cache.reservation import Reservation
 from forebay.errors import CacheError, ClosedError
+from tests.cache.on_disk import shard_files
 
 MINE = "0" * 32
 OTHER = "f" * 32
 
 
 def open_folder(path: Path, budget: int = 100) -> CacheFolder:
-    return CacheFolder(CacheConfig(path=path, budget=budget))
+    return CacheFolder(CacheConfig(path=path, budget=budget, min_free=0), path)
 
 
-def reserve(
-    folder: CacheFolder, name: str, nbytes: int, *, fingerprint: str = MINE, keep_until: int = 0, use: int = 0
-) -> Reservation | Refusal:
-    def next_uses(names: Sequence[str]) -> list[int]:
-        return [use] * len(names)
-
-    room, _ = folder.reserve(
-        fingerprint, name, nbytes, keep_until=lambda: keep_until, next_uses=next_uses, stop=threading.Event()
-    )
+def reserve(folder: CacheFolder, name: str, nbytes: int, *, fingerprint: str = MINE) -> Reservation | Refusal:
+    room, _ = folder.reserve(fingerprint, name, nbytes, far=False, stop=threading.Event())
     return room
 
 
@@ -46,7 +41,7 @@ def put(folder: CacheFolder, name: str, data: bytes, *, fingerprint: str = MINE)
 
 def files(path: Path) -> set[str]:
     """Shard files, whole or not, below a cache folder."""
-    return {str(file.relative_to(path)) for file in path.glob("*/*")}
+    return {str(file.relative_to(path)) for file in shard_files(path)}
 
 
 def test_a_missing_folder_is_made_and_marked(tmp_path: Path) -> None:
@@ -147,12 +142,12 @@ def test_a_shard_is_seen_when_it_is_whole_and_not_before(tmp_path: Path) -> None
     room = reserve(folder, "a", 10)
     assert isinstance(room, Reservation)
     with room:
-        assert folder.open_shard(MINE, "a", 10) is None
+        assert folder.open_shard(MINE, "a") is None
         assert reserve(folder, "a", 10) is Refusal.BUSY
         room.write(0, memoryview(b"0123456789"))
         room.commit()
     assert reserve(folder, "a", 10) is Refusal.PRESENT
-    file = folder.open_shard(MINE, "a", 10)
+    file = folder.open_shard(MINE, "a")
     assert file is not None
     assert bytes(file.read(2, 3)) == b"234"
 
@@ -178,14 +173,6 @@ def test_a_fetch_that_does_not_get_on_is_told_from_one_that_does(tmp_path: Path)
         assert reserve(folder, "a", 10) is Refusal.STALLED
 
 
-def test_a_damaged_size_is_removed_and_not_served(tmp_path: Path) -> None:
-    folder = open_folder(tmp_path)
-    put(folder, "a", bytes(10))
-    os.truncate(tmp_path / MINE / "a", 9)
-    assert folder.open_shard(MINE, "a", 10) is None
-    assert files(tmp_path) == set()
-
-
 def test_what_a_dead_process_left_is_removed_by_the_next_opener_and_a_live_fetch_is_not(tmp_path: Path) -> None:
     folder = open_folder(tmp_path)
     room = reserve(folder, "live", 10)
@@ -208,7 +195,7 @@ def test_other_data_sets_make_room_and_one_shard_never_serves_two(tmp_path: Path
     folder = open_folder(tmp_path, budget=100)
     put(folder, "shard", b"x" * 50, fingerprint=OTHER)
     put(folder, "shard", b"y" * 40)
-    file = folder.open_shard(MINE, "shard", 40)
+    file = folder.open_shard(MINE, "shard")
     assert file is not None
     assert bytes(file.read(0, 1)) == b"y"
     put(folder, "more", b"z" * 40)
@@ -218,7 +205,7 @@ def test_other_data_sets_make_room_and_one_shard_never_serves_two(tmp_path: Path
 def test_an_evicted_shard_stays_readable_to_who_has_it_open(tmp_path: Path) -> None:
     folder = open_folder(tmp_path, budget=100)
     put(folder, "a", b"x" * 60, fingerprint=OTHER)
-    file = folder.open_shard(OTHER, "a", 60)
+    file = folder.open_shard(OTHER, "a")
     put(folder, "b", b"y" * 60)
     assert file is not None
     assert bytes(file.read(59, 1)) == b"x"
@@ -245,13 +232,33 @@ def test_only_files_of_the_cache_are_counted_or_touched(tmp_path: Path) -> None:
     assert not (tmp_path / MINE).exists()  # evicted, and its empty folder removed
 
 
-def test_a_folder_removed_while_in_use_is_an_error_that_says_so(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rest", ["nothing", "an empty folder"])
+def test_a_folder_removed_while_in_use_is_made_again_with_one_warning(
+    tmp_path: Path, rest: str, caplog: pytest.LogCaptureFixture
+) -> None:
     folder = open_folder(tmp_path / "cache")
-    for file in (tmp_path / "cache").iterdir():
-        file.unlink()
-    (tmp_path / "cache").rmdir()
-    with pytest.raises(CacheError, match="removed while in use"):
-        reserve(folder, "a", 10)
+    for _ in range(2):
+        shutil.rmtree(tmp_path / "cache")
+        if rest == "an empty folder":
+            (tmp_path / "cache").mkdir()
+        else:
+            assert reserve(folder, "a", 10) is Refusal.NO_ROOM
+        put(folder, "a", bytes(10))
+        assert files(tmp_path / "cache") == {f"{MINE}/a"}
+        assert open_folder(tmp_path / "cache").open_shard(MINE, "a") is not None
+    assert [record.message for record in caplog.records if "made again" in record.message] == [caplog.messages[0]]
+
+
+def test_a_folder_removed_during_a_fetch_costs_that_fetch(tmp_path: Path) -> None:
+    folder = open_folder(tmp_path / "cache")
+    room = reserve(folder, "a", 10)
+    assert isinstance(room, Reservation)
+    with room:
+        shutil.rmtree(tmp_path / "cache")
+        with pytest.raises(OSError, match="removed while in use") as caught:
+            room.commit()
+    assert folder.absorb(caught.value)
+    put(folder, "a", bytes(10))
 
 
 def test_locks_are_released_even_though_a_child_inherited_them(tmp_path: Path) -> None:
@@ -266,3 +273,42 @@ def test_locks_are_released_even_though_a_child_inherited_them(tmp_path: Path) -
         assert files(tmp_path) == {f"{MINE}/a"}
     finally:
         os.close(held)
+
+
+def test_a_share_of_the_disk_is_the_budget(tmp_path: Path) -> None:
+    disk = os.statvfs(tmp_path)
+    folder = CacheFolder(CacheConfig(path=tmp_path, disk_share=0.25), tmp_path)
+    assert folder.budget == int(0.25 * disk.f_blocks * disk.f_frsize)
+
+
+def test_the_floor_of_free_disk_comes_before_the_budget(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    disk = os.statvfs(tmp_path)
+    config = CacheConfig(path=tmp_path, budget=10**6, min_free=disk.f_blocks * disk.f_frsize)
+    folder = CacheFolder(config, tmp_path)
+    for _ in range(2):
+        assert reserve(folder, "a", 10) is Refusal.NO_ROOM
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "free some space" in caplog.messages[0]
+
+
+@pytest.mark.parametrize(
+    ("error", "absorbed"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), True),
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), True),
+        (OSError(errno.EROFS, "Read-only file system"), True),
+        (OSError(errno.EACCES, "Permission denied"), True),
+        (CacheError("the cache folder cannot be used", code=errno.EROFS), True),
+        (CacheError("the cache folder cannot be used", code=errno.ENOSPC), True),
+        (OSError(errno.EIO, "Input/output error"), False),
+        (OSError(errno.EMFILE, "Too many open files"), False),
+    ],
+)
+def test_a_full_or_read_only_disk_is_one_warning_and_other_errors_are_errors(
+    tmp_path: Path, error: OSError, absorbed: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = open_folder(tmp_path)
+    put(folder, "a", bytes(10))
+    assert [folder.absorb(error), folder.absorb(error)] == [absorbed, absorbed]
+    assert len(caplog.records) == absorbed
+    assert reserve(folder, "a", 10) is Refusal.PRESENT

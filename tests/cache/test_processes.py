@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import random
 import shutil
 import signal
 import subprocess
@@ -20,8 +20,10 @@ import pytest
 from forebay.cache import CacheConfig, open_store
 from forebay.cache.locks import is_locked
 from forebay.sharding import StoredDataset
+from tests.cache.on_disk import leftovers, used_nbytes
 
 PROGRAM = Path(__file__).with_name("reading_process.py")
+KILLER = Path(__file__).with_name("killed_readers.py")
 
 
 @contextmanager
@@ -40,21 +42,6 @@ def reading(
 def line_of(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
     return process.stdout.readline().strip()
-
-
-def used_nbytes(cache: Path) -> int:
-    """Bytes of shard files, unfinished ones included. One that moves meanwhile may be missed; none counts twice."""
-    total = 0
-    seen = set()
-    for file in cache.glob("*/*"):
-        try:
-            status = file.stat()
-        except FileNotFoundError:
-            continue
-        if status.st_ino not in seen:
-            seen.add(status.st_ino)
-            total += status.st_size
-    return total
 
 
 class Watch:
@@ -79,10 +66,6 @@ class Watch:
     def __exit__(self, *_: object) -> None:
         self._done.set()
         self._thread.join()
-
-
-def leftovers(cache: Path) -> list[Path]:
-    return list(cache.glob("*/*.part"))
 
 
 @pytest.fixture
@@ -119,26 +102,38 @@ def test_processes_that_read_the_same_order_fetch_each_shard_once(tmp_path: Path
     assert sum(each["bypassed"] for each in stats) == 0
 
 
-def test_a_kill_at_any_moment_leaves_a_cache_that_the_next_run_uses(tmp_path: Path, data: StoredDataset) -> None:
+def test_two_jobs_of_two_processes_share_a_cache_of_three_shards(tmp_path: Path, data: StoredDataset) -> None:
     cache, budget = tmp_path / "cache", 3 * int(data.shard_nbytes.max())
-    rng = random.Random(0)
+    with Watch(cache) as watch, contextlib.ExitStack() as stack:
+        started = [stack.enter_context(reading(data, cache, budget, seed=seed, epochs=5)) for seed in (1, 1, 2, 2)]
+        outputs = [process.communicate()[0].splitlines() for process in started]
+    assert [process.returncode for process in started] == [0, 0, 0, 0]
+    for output in outputs:
+        shards = [int(line) for line in output[1:-1]]
+        assert all(sorted(shards[low : low + 8]) == list(range(8)) for low in range(0, 40, 8))
+        stats = json.loads(output[-1])
+        assert stats["hits"] + stats["misses"] == 40
+        assert stats["corrupt"] == 0
+    assert watch.looks > 10
+    assert 0 < watch.largest <= budget
+    assert leftovers(cache) == []
+    assert list((cache / "readers").iterdir()) == []
+
+
+def test_kills_at_fifty_moments_leave_a_cache_that_the_next_run_uses(tmp_path: Path, data: StoredDataset) -> None:
+    cache, budget = tmp_path / "cache", 3 * int(data.shard_nbytes.max())
     with Watch(cache) as watch:
-        for round_number in range(15):
-            with reading(data, cache, budget, seed=round_number, epochs=1000) as process:
-                assert line_of(process) == "ready"
-                for _ in range(rng.randrange(30)):
-                    assert line_of(process).isdigit()
-                threading.Event().wait(rng.random() * 0.01)  # the moment of the kill is what varies
-                process.send_signal(signal.SIGKILL)
-                process.wait()
+        subprocess.run([sys.executable, str(KILLER), data.name, str(cache), str(budget), "50"], check=True, timeout=120)
     assert watch.largest <= budget
     store = open_store(data, CacheConfig(path=cache, budget=budget))
     assert leftovers(cache) == []
+    assert len(list((cache / "readers").iterdir())) == 1  # the store's own
     for shard in range(data.num_shards):
         with store.open_shard(shard) as reader, data.open_shard(shard) as origin:
             for row in range(reader.rows):
                 assert reader.read(row, "payload") == origin.read(row, "payload")
     assert store.stats()["hits"] >= 1
+    assert store.stats()["corrupt"] == 0
     store.close()
     assert used_nbytes(cache) <= budget
 
@@ -183,20 +178,81 @@ def test_an_interrupt_leaves_no_unfinished_file(tmp_path: Path, data: StoredData
         assert leftovers(cache) == []
 
 
+def with_mounts(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run a shell script that may mount: the reading program is in "$@"; skip where that is not allowed."""
+    own_mounts = ["unshare", "--user", "--map-root-user", "--mount"]
+    if shutil.which("unshare") is None or subprocess.run([*own_mounts, "true"], check=False).returncode != 0:
+        pytest.skip("needs a mount namespace of its own for a small disk")
+    command = [*own_mounts, "sh", "-ec", script, sys.executable, str(PROGRAM), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=True)
+
+
 def test_a_full_disk_is_a_smaller_budget(tmp_path: Path, data: StoredDataset) -> None:
     room = int(2.5 * int(data.shard_nbytes.max()))
     cache = tmp_path / "cache"
     cache.mkdir()
-    mounted = f'mount -t tmpfs -o size={room} none \'{cache}\' && exec "$0" "$@"'
-    command = [sys.executable, str(PROGRAM), data.name, str(cache), str(100 * room), "1", "3"]
-    own_mounts = ["unshare", "--user", "--map-root-user", "--mount"]
-    if shutil.which("unshare") is None or subprocess.run([*own_mounts, "true"], check=False).returncode != 0:
-        pytest.skip("needs a mount namespace of its own for a small disk")
-    done = subprocess.run([*own_mounts, "sh", "-c", mounted, *command], capture_output=True, text=True, check=True)
+    done = with_mounts(
+        f'mount -t tmpfs -o size={room} none \'{cache}\'; exec "$0" "$@"', data.name, cache, 100 * room, 1, 3
+    )
     stats = json.loads(done.stdout.splitlines()[-1])
     assert stats["hits"] + stats["misses"] == 24
     assert stats["fetched"] >= 2
     assert done.stderr.count("is full before the budget") == 1
+
+
+def test_a_disk_of_20_megabytes_that_others_fill_meanwhile_is_told_once_and_every_sample_is_right(
+    tmp_path: Path, make_dataset: Callable[..., StoredDataset]
+) -> None:
+    data = make_dataset(shards=12, rows=4, nbytes=1_000_000)
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    script = (
+        f"mount -t tmpfs -o size=20m none '{cache}'\n"
+        'mkfifo PIPE; "$0" "$@" > PIPE & reader=$!\n'
+        f"( head -n 4; head -c 30m /dev/zero > '{cache}/others' || true; cat ) < PIPE\n"
+        "wait $reader\n"
+    )
+    done = with_mounts(script.replace("PIPE", str(tmp_path / "pipe")), data.name, cache, 10**9, 1, 4)
+    stats = json.loads(done.stdout.splitlines()[-1])
+    assert stats["hits"] + stats["misses"] == 48
+    assert stats["corrupt"] == 0
+    assert done.stderr.count("is full before the budget") == 1
+
+
+@pytest.mark.parametrize("filled", [True, False])
+def test_a_read_only_folder_serves_what_it_has_and_the_rest_is_read_from_the_source(
+    tmp_path: Path, data: StoredDataset, filled: bool
+) -> None:
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    if filled:
+        store = open_store(data, CacheConfig(path=cache))
+        for shard in range(5):
+            store.open_shard(shard).close()
+        store.close()
+    done = with_mounts(f"mount --bind -o ro '{cache}' '{cache}'; exec \"$0\" \"$@\"", data.name, cache, 10**9, 1, 2)
+    stats = json.loads(done.stdout.splitlines()[-1])
+    assert stats["hits"] == (10 if filled else 0)
+    assert stats["bypassed"] == 16 - stats["hits"]
+    assert done.stderr.count("cannot be written to") == 1
+
+
+def test_a_folder_removed_at_any_moment_is_made_again_and_every_sample_is_right(
+    tmp_path: Path, data: StoredDataset
+) -> None:
+    cache, budget = tmp_path / "cache", 3 * int(data.shard_nbytes.max())
+    with reading(data, cache, budget, seed=0, epochs=30) as process:
+        for _ in range(12):
+            for _ in range(7):
+                line_of(process)
+            shutil.rmtree(cache, ignore_errors=True)  # the reader may make it again meanwhile
+        output, warnings = process.communicate()
+    assert process.returncode == 0, warnings
+    stats = json.loads(output.splitlines()[-1])
+    assert stats["hits"] + stats["misses"] == 240
+    assert warnings.count("made again") == 1
+    open_store(data, CacheConfig(path=cache, budget=budget)).close()
+    assert leftovers(cache) == []
 
 
 def test_a_script_that_closes_nothing_still_ends(tmp_path: Path, data: StoredDataset) -> None:
@@ -206,7 +262,7 @@ def test_a_script_that_closes_nothing_still_ends(tmp_path: Path, data: StoredDat
         "data = open_dataset(sys.argv[1])\n"
         "store = open_store(data, CacheConfig(path=Path(sys.argv[2])))\n"
         "order = EpochOrder(data.shard_rows, fingerprint=data.fingerprint, seed=0, epoch=0, shuffle=True)\n"
-        "store.follow(order.spans(), order.next_use)\n"
+        "store.follow(order)\n"
     )
     subprocess.run([sys.executable, "-c", script, data.name, str(tmp_path / "cache")], timeout=60, check=True)
     assert leftovers(tmp_path / "cache") == []

@@ -5,12 +5,10 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from PIL import Image
 
@@ -27,32 +25,11 @@ from forebay.sharding import (
     StoredDataset,
     open_dataset,
 )
+from tests.cache.on_disk import shard_files, used_nbytes
+from tests.cache.orders import epoch_order
 
 MakeDataset = Callable[..., StoredDataset]
 OpenStore = Callable[[StoredDataset, CacheConfig], ShardStore]
-
-
-def spans_of(data: StoredDataset, order: list[int]) -> Iterator[ShardSpan]:
-    """One shard after the other."""
-    position = 0
-    for shard in order:
-        rows = int(data.shard_rows[shard])
-        yield ShardSpan(shard, position, position + rows)
-        position += rows
-
-
-def follow(store: ShardStore, data: StoredDataset, order: list[int]) -> dict[int, int]:
-    """Give a store a plan; where each shard begins."""
-    first = {span.shard: span.first for span in spans_of(data, order)}
-    last = {span.shard: span.last for span in spans_of(data, order)}
-
-    def next_use(shards: npt.NDArray[np.int64], position: int) -> npt.NDArray[np.int64]:
-        return np.array(
-            [max(first[s], position) if position < last[s] else data.rows for s in shards.tolist()], np.int64
-        )
-
-    store.follow(spans_of(data, order), next_use)
-    return first
 
 
 def read_all(store: ShardStore, data: StoredDataset, shard: int) -> list[int]:
@@ -69,23 +46,14 @@ def read_all(store: ShardStore, data: StoredDataset, shard: int) -> list[int]:
         origin.close()
 
 
-def read_epoch(store: ShardStore, data: StoredDataset, order: list[int]) -> list[int]:
-    first = follow(store, data, order)
+def read_epoch(store: ShardStore, data: StoredDataset, order: EpochOrder) -> list[int]:
+    store.follow(order)
     numbers = []
-    for shard in order:
-        store.advance(first[shard])
-        numbers += read_all(store, data, shard)
+    for span in order.spans():
+        store.advance(span.first)
+        numbers += read_all(store, data, span.shard)
     store.advance(data.rows)
     return numbers
-
-
-def disk_nbytes(path: Path) -> int:
-    """Bytes of shard files, unfinished ones included; one that moves meanwhile is missed."""
-    total = 0
-    for file in path.glob("*/*"):
-        with suppress(FileNotFoundError):
-            total += file.stat().st_size
-    return total
 
 
 def config(path: Path, data: StoredDataset, shards: float) -> CacheConfig:
@@ -146,6 +114,11 @@ def gated(data: StoredDataset) -> tuple[StoredDataset, GatedSource]:
     return behind, source
 
 
+def shards_opened(source: GatedSource) -> list[str]:
+    """Names of the shards that were opened in a source; the cache also writes down its index."""
+    return [name for name in source.opened if name != "index.arrow"]
+
+
 @pytest.fixture(params=["in place", "cache that fits", "cache of three shards", "cache of less than a shard"])
 def conforming(request: pytest.FixtureRequest, tmp_path: Path, make_dataset: MakeDataset) -> Iterator[tuple[Any, Any]]:
     data = make_dataset()
@@ -162,13 +135,13 @@ class TestEveryStore:
     def test_the_right_bytes_come_in_any_order_with_a_plan_and_without(self, conforming: tuple[Any, Any]) -> None:
         store, data = conforming
         assert read_all(store, data, 4) == [16, 17, 18, 19]
-        for order in ([0, 1, 2, 3, 4, 5], [5, 2, 4, 0, 1, 3]):
-            assert sorted(read_epoch(store, data, order)) == list(range(24))
+        for seed in (None, 5):
+            assert sorted(read_epoch(store, data, epoch_order(data, seed))) == list(range(24))
         assert read_all(store, data, 2) == [8, 9, 10, 11]
 
     def test_openings_are_hits_or_misses(self, conforming: tuple[Any, Any]) -> None:
         store, data = conforming
-        read_epoch(store, data, [0, 1, 2, 3, 4, 5])
+        read_epoch(store, data, epoch_order(data))
         stats = store.stats()
         assert stats["hits"] + stats["misses"] == 6
         assert stats["bypassed"] <= stats["misses"]
@@ -198,12 +171,12 @@ def test_the_budget_holds_while_an_epoch_is_read(tmp_path: Path, opened: OpenSto
     settings = config(tmp_path, data, 3.5)
     store = opened(data, settings)
     for seed in range(4):
-        order = np.random.default_rng(seed).permutation(10).tolist()
-        first = follow(store, data, order)
-        for shard in order:
-            store.advance(first[shard])
-            read_all(store, data, shard)
-            assert disk_nbytes(settings.path) <= settings.budget
+        order = epoch_order(data, seed)
+        store.follow(order)
+        for span in order.spans():
+            store.advance(span.first)
+            read_all(store, data, span.shard)
+            assert used_nbytes(settings.path) <= settings.budget
     assert store.stats()["evicted"] > 0
     store.close()
 
@@ -214,8 +187,8 @@ def test_a_cache_that_fits_fetches_each_shard_once_and_the_next_process_none(
     data = make_dataset()
     for fetched in (6, 0):
         store = opened(data, config(tmp_path, data, 100))
-        for order in ([0, 1, 2, 3, 4, 5], [5, 4, 3, 2, 1, 0]):
-            read_epoch(store, data, order)
+        for epoch in range(2):
+            read_epoch(store, data, epoch_order(data, 7, epoch=epoch))
         assert store.stats()["fetched"] == fetched
         assert store.stats()["fetched_nbytes"] == (int(data.shard_nbytes.sum()) if fetched else 0)
         store.close()
@@ -225,13 +198,15 @@ def test_shards_are_fetched_ahead_without_being_asked_for(tmp_path: Path, make_d
     data, source = gated(make_dataset())
     cache = ShardCache(config(tmp_path, data, 100), fetch_threads=1)
     store = cache.attach(data)
-    follow(store, data, [3, 1, 4, 0, 5, 2])
-    store.open_shard(2).close()  # waits for its turn in the hands of nobody, or fetches itself
+    order = epoch_order(data, 3)
+    shards = [span.shard for span in order.spans()]
+    store.follow(order)
+    store.open_shard(shards[-1]).close()  # waits for its turn in the hands of nobody, or fetches itself
     while store.stats()["fetched"] < 6:
         store.advance(0)
-    assert [name for name in source.opened if name != data.shard_name(2)] == [
-        data.shard_name(shard) for shard in (3, 1, 4, 0, 5)
-    ]
+    last = data.shard_name(shards[-1])
+    fetched = [name for name in shards_opened(source) if name != last]
+    assert fetched == [data.shard_name(shard) for shard in shards[:-1]]
     cache.close()
 
 
@@ -255,7 +230,7 @@ def test_a_shard_larger_than_the_budget_is_read_in_place_with_one_warning(
     data = make_dataset(seed=101)
     for _ in range(2):
         store = opened(data, config(tmp_path, data, 0.5))
-        read_epoch(store, data, [0, 1, 2, 3, 4, 5])
+        read_epoch(store, data, epoch_order(data))
         assert store.stats()["bypassed"] == 6
         store.close()
     assert len([r for r in caplog.records if "larger budget" in r.message]) == 1
@@ -267,10 +242,7 @@ def test_a_window_larger_than_the_budget_is_told_once_with_the_largest_that_fits
     data = make_dataset(seed=102)
     store = opened(data, config(tmp_path, data, 2.5))
 
-    def next_use(shards: npt.NDArray[np.int64], position: int) -> npt.NDArray[np.int64]:
-        return np.full(len(shards), position)  # the exact shuffle: every shard may be used at every position
-
-    store.follow((ShardSpan(shard, 0, data.rows) for shard in range(6)), next_use)
+    store.follow(epoch_order(data, 1, window=6))  # the exact shuffle: every shard may be used at every position
     for shard in [0, 1, 2, 3, 4, 5] * 2:
         read_all(store, data, shard)
     stats = store.stats()
@@ -307,7 +279,7 @@ def test_a_source_that_is_damaged_is_an_error_with_both_checksums_and_leaves_not
         store.open_shard(2)
     assert caught.value.wanted == data.shard_checksums[2].tobytes().hex()
     assert caught.value.found != caught.value.wanted
-    assert disk_nbytes(settings.path) == 0
+    assert used_nbytes(settings.path) == 0
     assert read_all(store, data, 3) == [12, 13, 14, 15]
     store.close()
     assert file.read_bytes() == damaged
@@ -342,13 +314,13 @@ def test_a_fetch_ahead_that_fails_disturbs_nobody(tmp_path: Path, opened: OpenSt
     store = opened(data, config(tmp_path, data, 100))
     source.gate.clear()
     source.fails = 2
-    first = follow(store, data, [0, 1, 2, 3, 4, 5])
+    store.follow(epoch_order(data))
     assert source.reading.wait(60)
     while sum(name.startswith("0") for name in source.opened) < 2:
         source.reading.wait()
     source.gate.set()
     for shard in range(6):
-        store.advance(first[shard] + 1)
+        store.advance(4 * shard + 1)
         try:
             read_all(store, data, shard)
         except SourceError:  # this opening itself met the second failure
@@ -423,7 +395,7 @@ def test_closing_ends_a_fetch_and_wakes_whoever_waits_for_it(
     settings = config(tmp_path, data, 100)
     store = opened(data, settings)
     source.gate.clear()
-    follow(store, data, [0, 1])
+    store.follow(epoch_order(data))
     outcomes: list[BaseException] = []
 
     def want() -> None:
@@ -443,7 +415,7 @@ def test_closing_ends_a_fetch_and_wakes_whoever_waits_for_it(
     for thread in waiting:
         thread.join()
     assert len(outcomes) == 3
-    assert list(settings.path.glob("*/*")) == []
+    assert shard_files(settings.path) == []
 
 
 def test_a_second_store_waits_for_the_first_ones_fetch_and_reads_its_copy(
@@ -462,7 +434,7 @@ def test_a_second_store_waits_for_the_first_ones_fetch_and_reads_its_copy(
         source.gate.set()
         assert [reader.result() for reader in readers] == [[0, 1, 2, 3]] * 2
     assert stores[0].stats()["fetched"] + stores[1].stats()["fetched"] == 1
-    assert source.opened == [data.shard_name(0)]
+    assert shards_opened(source) == [data.shard_name(0)]
     for store in stores:
         store.close()
 
@@ -471,7 +443,7 @@ def test_many_threads_read_one_small_cache(tmp_path: Path, opened: OpenStore, ma
     data = make_dataset(shards=8)
     settings = config(tmp_path, data, 3)
     store = opened(data, settings)
-    follow(store, data, list(range(8)))
+    store.follow(epoch_order(data))
 
     def read(seed: int) -> None:
         for shard in np.random.default_rng(seed).permutation(8).tolist():
@@ -481,7 +453,7 @@ def test_many_threads_read_one_small_cache(tmp_path: Path, opened: OpenStore, ma
     with ThreadPoolExecutor(6) as threads:
         list(threads.map(read, range(6)))
     store.close()
-    assert disk_nbytes(settings.path) <= settings.budget
+    assert used_nbytes(settings.path) <= settings.budget
 
 
 def test_two_data_sets_with_equal_shard_names_share_a_cache(tmp_path: Path, make_dataset: MakeDataset) -> None:
@@ -499,21 +471,25 @@ def test_two_data_sets_with_equal_shard_names_share_a_cache(tmp_path: Path, make
         cache.attach(one)
 
 
+class BrokenOrder(EpochOrder):
+    """An order that breaks off."""
+
+    def spans(self, start: int = 0) -> Iterator[ShardSpan]:
+        yield ShardSpan(0, 0, 4)
+        raise ZeroDivisionError("a bug in the order")
+
+
 def test_an_error_of_the_plan_reaches_whoever_opens_a_shard(
     tmp_path: Path, opened: OpenStore, make_dataset: MakeDataset
 ) -> None:
     data = make_dataset()
     store = opened(data, config(tmp_path, data, 100))
 
-    def spans() -> Iterator[ShardSpan]:
-        yield ShardSpan(0, 0, 4)
-        raise ZeroDivisionError("a bug in the order")
-
     def open_for_ever() -> None:
         while True:
             store.open_shard(1).close()
 
-    store.follow(spans(), lambda shards, position: np.full(len(shards), position))
+    store.follow(BrokenOrder(data.shard_rows, fingerprint=data.fingerprint, seed=0, epoch=0, shuffle=False))
     with pytest.raises(ZeroDivisionError):
         open_for_ever()
     store.close()
@@ -545,7 +521,7 @@ def test_a_shuffled_epoch_is_read_by_its_own_order_and_half_a_cache_spares_half_
     for epoch in range(4):
         order = EpochOrder(data.shard_rows, fingerprint=data.fingerprint, seed=3, epoch=epoch, shuffle=True, window=4)
         store = opened(data, settings)  # as every pass does
-        store.follow(order.spans(), order.next_use)
+        store.follow(order)
         numbers = []
         for start in range(0, data.rows, 8):
             store.advance(start)
@@ -554,7 +530,7 @@ def test_a_shuffled_epoch_is_read_by_its_own_order_and_half_a_cache_spares_half_
                 with store.open_shard(shard) as reader:
                     numbers.append(int(reader.value(row, "number")))
                     assert len(reader.read(row, "payload")) == 500
-            assert disk_nbytes(settings.path) <= settings.budget
+            assert used_nbytes(settings.path) <= settings.budget
         assert sorted(numbers) == list(range(data.rows))
         missed.append(store.stats()["fetched"])
         store.close()
@@ -577,8 +553,7 @@ def test_empty_shards_and_one_of_many_sizes_are_kept(
             writer.write({"payload": bytes(number * 10), "number": number})
     data = open_dataset(tmp_path / "data")
     store = opened(data, CacheConfig(path=tmp_path / "cache", budget=int(data.shard_nbytes.sum() // 2)))
-    rng = np.random.default_rng(0)
-    for _ in range(5):
-        assert sorted(read_epoch(store, data, rng.permutation(data.num_shards).tolist())) == list(range(12))
-        assert disk_nbytes(tmp_path / "cache") <= int(data.shard_nbytes.sum() // 2)
+    for epoch in range(5):
+        assert sorted(read_epoch(store, data, epoch_order(data, 1, epoch=epoch))) == list(range(12))
+        assert used_nbytes(tmp_path / "cache") <= int(data.shard_nbytes.sum() // 2)
     store.close()

@@ -26,9 +26,10 @@ from torch.utils.data import (
 
 from forebay import DataLoader, ShardDataset
 from forebay import transforms as T
+from forebay.cache import Order
 from forebay.errors import ClosedError, ConfigError, SampleError
 from forebay.loader.batch_plans import SampledPlan
-from forebay.sharding import ShardSpan, open_dataset
+from forebay.sharding import open_dataset
 
 SAMPLES = 97
 COLUMNS = ["image", "label", "__index__"]
@@ -272,10 +273,8 @@ def test_the_cache_is_told_the_shards_that_come_and_when(pictures: Path) -> None
     plan = SampledPlan(data, largest=None)
 
     class Followed:
-        spans: list[ShardSpan]
-
-        def follow(self, spans: Iterator[ShardSpan], next_use: Any) -> None:
-            self.spans, self.next_use = list(spans), next_use
+        def follow(self, order: Order, start: int) -> None:
+            self.spans, self.next_use = list(order.spans(start)), order.next_use
 
     told: Any = Followed()
     plan.follow(told)
