@@ -20,6 +20,9 @@ from forebay.loader.worker_iterator import LoaderView
 
 __all__ = ["SampledIterator"]
 
+_USUAL_BATCH = 32
+"""Samples of a batch, where a batch sampler does not tell: so many batches are made ahead as keep all threads busy."""
+
 
 class SampledIterator(PassIterator, _BaseDataLoaderIter):
     """One pass. Closes its engine when it ends, fails, is closed, or is no longer referenced.
@@ -51,7 +54,7 @@ class SampledIterator(PassIterator, _BaseDataLoaderIter):
         current.sampler.expect_seed()
         super().__init__(LoaderView(view, _index_sampler=current.sampler))  # type: ignore[arg-type]
         seed = current.seeded(self) if view.seed is None else view.seed
-        prefetch = room.prefetch(largest or 1)
+        prefetch = room.prefetch(largest or _USUAL_BATCH)
         self._ended = False
         for _ in range(2 * prefetch):
             self._add()
