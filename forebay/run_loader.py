@@ -10,16 +10,18 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import GenericAlias
 from typing import Any
 
 import torch.utils.data
 import torch.utils.data.dataloader
+from typing_extensions import TypeVar
 
 import forebay.loader
 from forebay.loader import LoaderStats
 
 __all__ = ["DataLoader", "LoaderRecord", "records", "take_torchs_place"]
+
+Batch_co = TypeVar("Batch_co", covariant=True, default=Any)
 
 
 @dataclass(slots=True)
@@ -37,8 +39,8 @@ records: list[LoaderRecord] = []
 """Of this process, in the order in which the loaders were made."""
 
 
-class DataLoader(forebay.loader.DataLoader):
-    """`forebay.DataLoader`, recorded, and with what only type annotations ask of torch's: `DataLoader[Sample]`."""
+class DataLoader(forebay.loader.DataLoader[Batch_co]):
+    """`forebay.DataLoader`, recorded."""
 
     # Whoever makes a loader like another one reads the names of its arguments here.
     @functools.wraps(forebay.loader.DataLoader.__init__)  # type: ignore[misc]  # mypy wants constructors undecorated
@@ -47,9 +49,6 @@ class DataLoader(forebay.loader.DataLoader):
         workers = self.num_workers if self._room is None else self._room.meter.threads
         self._record = LoaderRecord(f"{type(self).__name__} at {_maker(self)}", workers, self._counts())
         records.append(self._record)
-
-    def __class_getitem__(cls, parameters: Any) -> GenericAlias:
-        return GenericAlias(cls, parameters)
 
     def reset_stats(self) -> None:
         """Begin to count anew."""

@@ -8,6 +8,7 @@ from typing import Any, Literal, Self
 import torch
 import torch.utils.data
 from torch.utils.data import Dataset, Sampler, default_collate, default_convert
+from typing_extensions import TypeVar  # torch needs it too; typing has defaults from Python 3.13 on
 
 from forebay.errors import ConfigError
 from forebay.loader.dataset import ShardDataset
@@ -26,8 +27,10 @@ from forebay.loader.worker_iterator import LoaderView
 
 __all__ = ["DataLoader"]
 
+Batch_co = TypeVar("Batch_co", covariant=True, default=Any)
 
-class DataLoader(torch.utils.data.DataLoader[Any]):
+
+class DataLoader(torch.utils.data.DataLoader[Batch_co]):
     """torch's DataLoader, for shards: the same arguments in the same order, and batches that are there before the step.
 
     A `ShardDataset` is read by threads of this process, in an order that depends on data, `seed` and epoch alone: not
@@ -184,10 +187,11 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                 workers=workers,
             )
             # torch wants workers where these are given; for shards they are settings of the threads.
+            any_dataset: Dataset[Any] = dataset
             if sampler is None and batch_sampler is None:
                 self._shards = ShardLoader(dataset, settings)
                 super().__init__(
-                    dataset,
+                    any_dataset,
                     batch_size,
                     sampler=ShardSampler(self._shards, dataset, shuffle),
                     drop_last=drop_last,
@@ -198,7 +202,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             else:
                 refuse_for_samplers(self, batch_sampler)
                 super().__init__(
-                    dataset,
+                    any_dataset,
                     batch_size,
                     shuffle,
                     sampler,

@@ -229,3 +229,14 @@ def test_private_names_that_libraries_read_are_there() -> None:
         assert loader._dataset_kind == kind
         assert loader._IterableDataset_len_called is None
         assert callable(loader.check_worker_number_rationality)
+
+
+def test_annotations_may_name_what_batches_are() -> None:
+    """`DataLoader[Tensor]` is a type to annotate with, and a base to derive from, as torch's is."""
+
+    class Mine(DataLoader[torch.Tensor]):
+        pass
+
+    loader: DataLoader[torch.Tensor] = Mine(Numbers(4), 2)
+    assert [int(batch.sum()) for batch in loader] == [1, 5]
+    assert [int(batch.sum()) for batch in DataLoader[torch.Tensor](Numbers(4), 2)] == [1, 5]
