@@ -12,6 +12,7 @@ from forebay.benchmarks.loader import LoaderComparison, SideResult, compare
 from forebay.benchmarks.order import measure
 from forebay.benchmarks.overhead import OverheadReport, OverheadRow, measure_overhead
 from forebay.benchmarks.photographs import CLASSES, draw_folder, draw_photograph
+from forebay.benchmarks.remote import RemoteReport, RemoteRound, RemoteWork, measure_remote
 from forebay.benchmarks.torch_peer import has_opencv
 from forebay.benchmarks.work import LoaderWork
 
@@ -31,6 +32,9 @@ __all__ = [
     "MemoryRow",
     "OverheadReport",
     "OverheadRow",
+    "RemoteReport",
+    "RemoteRound",
+    "RemoteWork",
     "SideResult",
     "compare",
     "compare_decoders",
@@ -42,4 +46,5 @@ __all__ = [
     "measure_cache",
     "measure_gpu",
     "measure_overhead",
+    "measure_remote",
 ]

@@ -5,6 +5,7 @@ It knows no tensors. Where bytes come from is told by `forebay.sharding.Source`;
 
 from __future__ import annotations
 
+from forebay.cache.bucket_destination import BucketDestination
 from forebay.cache.config import ENVIRONMENT, CacheConfig, Verify, parse_size
 from forebay.cache.contents import (
     CachedData,
@@ -16,18 +17,24 @@ from forebay.cache.contents import (
     warm_cache,
 )
 from forebay.cache.future import Order
+from forebay.cache.remote_config import RemoteConfig
+from forebay.cache.remote_source import RemoteSource, is_url, public_name
 from forebay.cache.shard_cache import ShardCache, open_store
 from forebay.cache.simulation import HitRatios, Step, hit_ratios, in_turn, record_epoch
+from forebay.cache.sources import open_place
 from forebay.cache.store import InPlaceStore, ShardStore
 
 __all__ = [
     "ENVIRONMENT",
+    "BucketDestination",
     "CacheConfig",
     "CachedData",
     "Contents",
     "HitRatios",
     "InPlaceStore",
     "Order",
+    "RemoteConfig",
+    "RemoteSource",
     "ShardCache",
     "ShardStore",
     "Step",
@@ -35,10 +42,13 @@ __all__ = [
     "Warmed",
     "hit_ratios",
     "in_turn",
+    "is_url",
     "look_into_cache",
+    "open_place",
     "open_store",
     "parse_size",
     "prune_cache",
+    "public_name",
     "record_epoch",
     "verify_cache",
     "warm_cache",

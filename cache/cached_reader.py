@@ -12,7 +12,7 @@ from typing import Any
 import numpy.typing as npt
 
 from forebay.errors import ShardCorruptError
-from forebay.sharding import JpegLayout, JpegPlaces, ReadMemory, ShardReader
+from forebay.sharding import FileRange, JpegLayout, JpegPlaces, ReadMemory, ShardReader
 
 __all__ = ["CachedReader"]
 
@@ -54,6 +54,19 @@ class CachedReader(ShardReader):
         """See `ShardReader.fileno`. What is damaged there is healed by whoever then reads it alone, by `read`."""
         return (self._origin or self._copy).fileno()
 
+    @property
+    def far(self) -> bool:
+        """See `ShardReader.far`. The copy is near."""
+        return self._origin is not None and self._origin.far
+
+    def range_of(self, offset: int, nbytes: int) -> FileRange:
+        """See `ShardReader.range_of`."""
+        return (self._origin or self._copy).range_of(offset, nbytes)
+
+    def ranges_of(self, row: int, column: str) -> list[FileRange]:
+        """See `ShardReader.ranges_of`."""
+        return (self._origin or self._copy).ranges_of(row, column)
+
     def places(self, row: int, column: str) -> tuple[int, int, int]:
         """See `ShardReader.places`. The footer tells it, and was verified when the copy was opened."""
         return self._copy.places(row, column)
@@ -89,6 +102,15 @@ class CachedReader(ShardReader):
             return self._copy.scalars(column)
         except ShardCorruptError as error:
             return self._instead(error).scalars(column)
+
+    def scalar(self, row: int, column: str) -> Any:
+        """See `ShardReader.scalar`."""
+        if self._origin is not None:
+            return self._origin.scalar(row, column)
+        try:
+            return self._copy.scalar(row, column)
+        except ShardCorruptError as error:
+            return self._instead(error).scalar(row, column)
 
     def shape(self, row: int, column: str) -> tuple[int, ...]:
         """See `ShardReader.shape`."""

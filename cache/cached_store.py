@@ -6,26 +6,32 @@ room in `folder.py`.
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Sequence
 
 from forebay.cache.advice import warn_of_size, warn_of_window
+from forebay.cache.awaited_file import AwaitedFile
 from forebay.cache.cached_reader import CachedReader
-from forebay.cache.fetch import fetch_shard
+from forebay.cache.fetch import ShardFetch, begin_fetch
 from forebay.cache.folder import CacheFolder, Refusal
 from forebay.cache.folders import CacheFolders
 from forebay.cache.future import Order
+from forebay.cache.growing_file import GrowingFile
+from forebay.cache.interrupts import Interrupts
 from forebay.cache.lookahead import Lookahead, shards_soon
 from forebay.cache.plan import fitting_window
+from forebay.cache.remote_source import FarFetcher, RemoteFile, RemoteSource
 from forebay.cache.reservation import PART
 from forebay.cache.store import new_counts
 from forebay.cache.verification import check_copy
 from forebay.errors import ClosedError, ShardCorruptError, SourceError
-from forebay.sharding import ShardReader, ShardSpan, StoredDataset
+from forebay.sharding import FarFile, ShardReader, ShardSpan, SourceFile, StoredDataset
 
 __all__ = ["CachedStore"]
 
@@ -59,10 +65,15 @@ class CachedStore:
         self._fetch_threads = fetch_threads
         self._process = os.getpid()
         self._condition = threading.Condition()
-        self._stop = threading.Event()
+        self._stop = Interrupts(f"the cache of {data.name}")
         self._plan = Lookahead(None, 0, soon=0)
         self._order: Order | None = None
         self._in_hand: dict[int, int] = {}  # shards that a thread of this store is fetching, and which thread
+        self._growing: dict[int, ShardFetch] = {}  # shards of a far source that have room and are not whole
+        self._wanted: deque[int] = deque()  # those of them that were opened before a thread took them in hand
+        self._fetcher: FarFetcher | None = None
+        if isinstance(data.source, RemoteSource):
+            self._fetcher = data.source.for_store(self._stop)
         self._threads: list[threading.Thread] = []
         self._failure: BaseException | None = None
         self._counts = new_counts()
@@ -72,17 +83,52 @@ class CachedStore:
 
     def open_shard(self, shard: int) -> ShardReader:
         """See `ShardStore.open_shard`."""
+        return self.open_shards([shard])[0]
+
+    def open_shards(self, shards: Sequence[int]) -> list[ShardReader]:
+        """See `ShardStore.open_shards`."""
         started = time.monotonic()
+        readers: dict[int, ShardReader] = {}
         try:
             with self._condition:
                 self._check_usable()
-            reader = self._resident(shard)
+            for shard in shards:
+                if (reader := self._resident(shard)) is not None:
+                    readers[shard] = reader
+            misses = [shard for shard in shards if shard not in readers]
             with self._condition:
-                self._counts["hits" if reader is not None else "misses"] += 1
-            return reader or self._fetched(shard) or self._in_place(shard)
+                self._counts["hits"] += len(shards) - len(misses)
+                self._counts["misses"] += len(misses)
+            self._open_misses(misses, readers)
+        except BaseException:
+            for reader in readers.values():
+                reader.close()
+            raise
         finally:
             with self._condition:
                 self._counts["wait_s"] += time.monotonic() - started
+        return [readers[shard] for shard in shards]
+
+    def _open_misses(self, shards: Sequence[int], readers: dict[int, ShardReader]) -> None:
+        """Open shards that are not here, far ones together, and put them into `readers`."""
+        far: dict[int, SourceFile] = {}
+        try:
+            for shard in shards:
+                if self._fetcher is not None and self._threads and (file := self._growing_file(shard)) is not None:
+                    far[shard] = file
+                elif (reader := self._fetched(shard)) is not None:
+                    readers[shard] = reader
+                else:
+                    file = self._in_place(shard)
+                    if isinstance(file, FarFile):
+                        far[shard] = file
+                    else:
+                        readers[shard] = self._data.reader(shard, file, self._columns)
+        except BaseException:
+            for file in far.values():
+                file.close()
+            raise
+        readers.update(zip(far, self._data.readers(list(far), list(far.values()), self._columns), strict=True))
 
     def follow(self, order: Order, start: int = 0) -> None:
         """See `ShardStore.follow`. Starts the threads at the first call."""
@@ -112,20 +158,25 @@ class CachedStore:
     def stats(self) -> dict[str, int | float]:
         """See `ShardStore.stats`."""
         with self._condition:
-            return dict(self._counts)
+            counts = dict(self._counts)
+        return counts if self._fetcher is None else counts | self._fetcher.traffic.counts()
 
     def close(self) -> None:
         """See `ShardStore.close`. Does nothing in a forked child: threads and locks are the parent's."""
         if os.getpid() != self._process:
             return
+        self._stop.set()
         with self._condition:
-            self._stop.set()
             self._condition.notify_all()
         for thread in self._threads:
             thread.join()
         mine = threading.get_ident()  # a signal handler may close what its own thread was fetching through
         with self._condition:
             self._condition.wait_for(lambda: all(owner == mine for owner in self._in_hand.values()))
+            left = list(self._growing.values())
+            self._growing.clear()
+        for fetch in left:
+            fetch.give_up()
         for reader in self._readers:
             reader.close()
         _live.discard(self)
@@ -155,7 +206,7 @@ class CachedStore:
             what = str(error).partition(";")[0]  # not the error itself: a kept log would keep its frames and the map
             log.warning("the cache's copy %s is damaged and removed, its source is read instead: %s", file.name, what)
             self._drop(folder, name)
-            return data.open_shard(shard, self._columns)
+            return data.readers([shard], [self._source_file(shard)], self._columns)[0]
 
         try:
             check_copy(data, shard, file, self._folders.config.verify)
@@ -199,21 +250,66 @@ class CachedStore:
             rounds += 1
         return None
 
-    def _in_place(self, shard: int) -> ShardReader:
+    def _in_place(self, shard: int) -> SourceFile:
         with self._condition:
             self._plan.pass_by(shard)
             self._counts["bypassed"] += 1
-        return self._data.open_shard(shard, self._columns)
+        return self._source_file(shard)
+
+    def _source_file(self, shard: int) -> SourceFile:
+        if self._fetcher is None:
+            return self._data.open_file(shard)
+        return RemoteFile(self._fetcher, self._data.shard_name(shard), int(self._data.shard_nbytes[shard]))
+
+    def _growing_file(self, shard: int) -> SourceFile | None:
+        """A far shard that is readable while it comes; begun now, if need be. None: some other way is needed.
+
+        Its own bytes are asked for as they are read; the threads bring the rest, before what they fetch ahead.
+        """
+        with self._condition:
+            self._condition.wait_for(
+                lambda: shard in self._growing or shard not in self._in_hand or self._stop.is_set()
+            )
+            self._check_usable()
+            if (file := self._held(shard)) is not None:
+                return file
+            self._in_hand[shard] = threading.get_ident()
+        try:
+            fetch = self._begin(shard, far=False)
+            if fetch is Refusal.BUSY:
+                return self._awaited(shard)
+            if isinstance(fetch, Refusal):
+                return None
+            with self._condition:
+                self._growing[shard] = fetch
+                self._wanted.append(shard)
+                return self._held(shard)
+        finally:
+            self._let_go(shard)
+
+    def _awaited(self, shard: int) -> SourceFile | None:
+        """A shard that another process, or another store, is fetching: nobody waits for the whole."""
+        if self._fetcher is None:
+            return None
+        data, nbytes = self._data, int(self._data.shard_nbytes[shard])
+        name = data.shard_name(shard)
+        look = functools.partial(self._folders.home(data.fingerprint, name).open_shard, data.fingerprint, name)
+        return AwaitedFile(self._fetcher, name, nbytes, look)
+
+    def _held(self, shard: int) -> SourceFile | None:
+        """A hold of a growing shard; under the lock."""
+        fetch = self._growing.get(shard)
+        if fetch is None or fetch.growing is None or self._fetcher is None:
+            return None
+        return GrowingFile(fetch.growing, self._fetcher)
 
     # -- fetching ----------------------------------------------------------------------------------------------------
 
-    def _fetch(self, shard: int, *, far: bool) -> Refusal | None:
-        """Fetch a shard; None when it was fetched, or why it was not.
+    def _begin(self, shard: int, *, far: bool) -> ShardFetch | Refusal:
+        """Make room for a shard, or say why there is none.
 
         Raises:
-            ShardCorruptError, SourceError: as `fetch_shard`.
-            CacheError: the folder cannot be used.
-            ClosedError: the store was closed.
+            CacheError, ClosedError: as `begin_fetch`.
         """
         data, nbytes = self._data, int(self._data.shard_nbytes[shard])
         name = data.shard_name(shard)
@@ -223,31 +319,60 @@ class CachedStore:
             return Refusal.NO_ROOM
         if name.endswith(PART):  # it would look unfinished
             return Refusal.NO_ROOM
-        refusal, evicted = fetch_shard(folder, data, shard, far=far, stop=self._stop)
+        fetch, evicted = begin_fetch(folder, data, shard, fetcher=self._fetcher, far=far, stop=self._stop)
         with self._condition:
             self._counts["evicted"] += evicted
-            if refusal is None:
+        return fetch
+
+    def _fetch(self, shard: int, *, far: bool) -> Refusal | None:
+        """Fetch a shard; None when it was fetched, or why it was not.
+
+        Raises:
+            ShardCorruptError, SourceError: as `ShardFetch.run`.
+            CacheError: the folder cannot be used.
+            ClosedError: the store was closed.
+        """
+        with self._condition:
+            begun = self._growing.get(shard)
+        if begun is None:
+            fetch = self._begin(shard, far=far)
+            if isinstance(fetch, Refusal):
+                return fetch
+            if fetch.growing is not None:
+                with self._condition:
+                    self._growing[shard] = fetch
+                    self._condition.notify_all()
+        else:
+            fetch = begun
+        try:
+            refusal = fetch.run(self._stop)
+        finally:
+            with self._condition:
+                self._growing.pop(shard, None)
+            fetch.give_up()
+        if refusal is None:
+            with self._condition:
                 self._counts["fetched"] += 1
-                self._counts["fetched_nbytes"] += nbytes
+                self._counts["fetched_nbytes"] += int(self._data.shard_nbytes[shard])
         return refusal
 
     def _fetch_ahead(self) -> None:
         """What the store's threads do. Their end is an error that the next `open_shard` raises, or `close`."""
         try:
             while (taken := self._take()) is not None:
-                plan, span, soon = taken
+                plan, shard, span, soon = taken
                 refusal, failed = None, False
                 try:
-                    refusal = self._fetch(span.shard, far=not soon)
+                    refusal = self._fetch(shard, far=not soon)
                 except SourceError as error:  # not yet wanted: whoever opens the shard tries again, and raises
-                    log.debug("fetching shard %d of %s ahead failed: %s", span.shard, self._data.name, str(error))
+                    log.debug("fetching shard %d of %s ahead failed: %s", shard, self._data.name, str(error))
                     failed = True
                 finally:
-                    self._let_go(span.shard)
+                    self._let_go(shard)
                 with self._condition:
                     if failed:
                         plan.pause()
-                    elif refusal is Refusal.NO_ROOM:
+                    elif refusal is Refusal.NO_ROOM and span is not None:
                         plan.hold(span)
         except BaseException as error:  # noqa: BLE001 - delivered to whoever opens a shard next
             with self._condition:
@@ -255,16 +380,25 @@ class CachedStore:
                     self._failure = error
                     self._condition.notify_all()
 
-    def _take(self) -> tuple[Lookahead, ShardSpan, bool] | None:
-        """Wait for a shard to fetch ahead and take it in hand; None when the store was closed."""
+    def _take(self) -> tuple[Lookahead, int, ShardSpan | None, bool] | None:
+        """Wait for a shard to fetch and take it in hand: first those that are being read, then those ahead, by plan.
+
+        Returns:
+            The plan, the shard, its span when it lies ahead, and whether it is wanted soon; None: the store was closed.
+        """
         with self._condition:
             while not self._stop.is_set():
+                while self._wanted:
+                    shard = self._wanted.popleft()
+                    if shard in self._growing and shard not in self._in_hand:
+                        self._in_hand[shard] = threading.get_ident()
+                        return self._plan, shard, None, True
                 span = self._plan.take()
                 if span is None:
                     self._condition.wait()
                 elif span.shard not in self._in_hand:
                     self._in_hand[span.shard] = threading.get_ident()
-                    return self._plan, span, self._plan.is_soon(span)
+                    return self._plan, span.shard, span, self._plan.is_soon(span)
             return None
 
     def _let_go(self, shard: int) -> None:

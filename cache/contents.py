@@ -14,11 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from forebay.cache.config import CacheConfig
-from forebay.cache.fetch import fetch_shard
+from forebay.cache.fetch import begin_fetch
 from forebay.cache.folder import CacheFolder, Refusal
 from forebay.cache.folders import CacheFolders
+from forebay.cache.interrupts import Interrupts
 from forebay.cache.listing import ShardFile
 from forebay.cache.marker import MARKER
+from forebay.cache.remote_source import RemoteSource
 from forebay.cache.shard_names import ShardNames
 from forebay.cache.verification import check_whole
 from forebay.errors import CacheError, ShardCorruptError
@@ -134,7 +136,8 @@ def warm_cache(
     Raises:
         ShardCorruptError, SourceError, CacheError: as reading through the cache.
     """
-    folders, stop = CacheFolders(config), threading.Event()
+    folders, stop = CacheFolders(config), Interrupts(f"the cache of {data.name}")
+    fetcher = data.source.for_store(stop) if isinstance(data.source, RemoteSource) else None
     full = set[Path]()
 
     def fetch(shard: int) -> Refusal | None:
@@ -142,7 +145,14 @@ def warm_cache(
         home = folders.home(data.fingerprint, name)
         refusal: Refusal | None = Refusal.NO_ROOM
         if home.path not in full and data.shard_nbytes[shard] <= home.budget:
-            refusal, _ = fetch_shard(home, data, shard, far=True, stop=stop)
+            begun, _ = begin_fetch(home, data, shard, fetcher=fetcher, far=True, stop=stop)
+            if isinstance(begun, Refusal):
+                refusal = begun
+            else:
+                try:
+                    refusal = begun.run(stop)
+                finally:
+                    begun.give_up()
             if refusal is Refusal.NO_ROOM:
                 full.add(home.path)
         progress(int(data.shard_nbytes[shard]))

@@ -46,7 +46,7 @@ class Reservation:
             assert locked, "nobody else looks at a new file: the folder is locked"
             os.ftruncate(self._fd, nbytes)
         except BaseException:
-            self._give_up()
+            self.give_up()
             raise
 
     def allocate(self) -> None:
@@ -89,7 +89,18 @@ class Reservation:
         self._open = False
         unlock(self._fd)
 
-    def _give_up(self) -> None:
+    def duplicate(self) -> int:
+        """Another descriptor of the file, to read and write it by; the caller closes it, also after `commit`.
+
+        Raises:
+            OSError: there is none left.
+        """
+        return os.dup(self._fd)
+
+    def give_up(self) -> None:
+        """Give the room back, unless `commit` was called. Calling it again does nothing."""
+        if not self._open:
+            return
         self._open = False
         with suppress(FileNotFoundError):  # the user emptied the folder
             os.unlink(self._part)
@@ -101,5 +112,4 @@ class Reservation:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._open:
-            self._give_up()
+        self.give_up()

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from forebay.cache.cached_store import CachedStore
 from forebay.cache.config import CacheConfig
 from forebay.cache.folders import CacheFolders
+from forebay.cache.remote_source import RemoteSource
+from forebay.cache.remote_store import RemoteStore
 from forebay.cache.store import InPlaceStore, ShardStore
 from forebay.errors import ClosedError, ConfigError
 from forebay.sharding import FolderSource, StoredDataset
@@ -84,6 +86,8 @@ def open_store(data: StoredDataset, cache: CacheConfig | None, columns: Sequence
         CacheError: the cache's folder cannot hold a cache.
         ConfigError: the data set lies within the cache's folder.
     """
+    if cache is None and isinstance(data.source, RemoteSource):
+        return RemoteStore(data, data.source, columns)
     if cache is None:
         return InPlaceStore(data, columns)
     return ShardCache(cache).attach(data, columns)

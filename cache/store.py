@@ -29,6 +29,13 @@ class ShardStore(Protocol):
             ClosedError: the store was closed, before or meanwhile.
         """
 
+    def open_shards(self, shards: Sequence[int]) -> list[ShardReader]:
+        """Open several different shards, as `open_shard` does one; of a far source in the time of one.
+
+        Raises:
+            ShardCorruptError, SourceError, CacheError, ClosedError: as `open_shard`; then none is open.
+        """
+
     def follow(self, order: Order, start: int = 0) -> None:
         """Take the order of an epoch, in place of the former one.
 
@@ -46,7 +53,8 @@ class ShardStore(Protocol):
         `hits`: openings that found the shard on this machine at once; `misses`: the others; `bypassed`: those of the
         misses that were read from the source in place; `fetched`, `fetched_nbytes`: shards copied here, ahead or on
         demand; `evicted`: shards that made room for them; `corrupt`: copies that were found damaged and dropped;
-        `wait_s`: seconds that `open_shard` took, over all threads.
+        `wait_s`: seconds that opening took, over all threads. Of a source behind a network: `requests` and
+        `requested_nbytes`, all of them; of these `retries` and `hedges`.
         """
 
     def close(self) -> None:
@@ -64,6 +72,10 @@ def new_counts() -> dict[str, int | float]:
         "evicted": 0,
         "corrupt": 0,
         "wait_s": 0.0,
+        "requests": 0,
+        "requested_nbytes": 0,
+        "retries": 0,
+        "hedges": 0,
     }
 
 
@@ -84,6 +96,18 @@ class InPlaceStore:
                 raise ClosedError(f"a shard of {self._data.name} was opened after the store was closed")
             self._counts["hits"] += 1
         return self._data.open_shard(shard, self._columns)
+
+    def open_shards(self, shards: Sequence[int]) -> list[ShardReader]:
+        """See `ShardStore.open_shards`."""
+        readers: list[ShardReader] = []
+        try:
+            for shard in shards:
+                readers.append(self.open_shard(shard))  # noqa: PERF401 - what was opened is closed on an error
+        except BaseException:
+            for reader in readers:
+                reader.close()
+            raise
+        return readers
 
     def follow(self, order: Order, start: int = 0) -> None:
         """Nothing to plan: the bytes are here."""

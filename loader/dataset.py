@@ -12,28 +12,30 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from forebay.cache import CacheConfig, ShardStore, open_store
+from forebay.cache import CacheConfig, RemoteConfig, ShardStore, open_place, open_store
 from forebay.errors import ConfigError
 from forebay.loader.decode import MAX_PIXELS
 from forebay.loader.outputs import Transforms, compile_outputs
 from forebay.loader.readers import ReaderPool
 from forebay.loader.samples import INDEX, VALID, SampleMaker, StageFailed
-from forebay.sharding import Schema, Source, StoredDataset, open_dataset
+from forebay.sharding import Schema, Source, StoredDataset
 
 __all__ = ["ShardDataset"]
 
 
 class ShardDataset(Dataset[dict[str, Any]]):
-    """A folder of shards, as `forebay shard` or `ShardWriter` wrote it.
+    """Shards in a folder or a bucket, as `forebay shard` or `ShardWriter` wrote them.
 
     Give it to `forebay.DataLoader`, which reads ahead, shuffles and resumes. It also is a map-style data set: `len`,
     `dataset[i]`, `dataset[[i, j]]`, and works in torch's own DataLoader.
 
     Args:
-        path: the folder, or an opened `Source`.
+        path: the folder; a URL, `s3://bucket/folder`, `gs://`, `az://`, `https://` or what fsspec knows, with
+            credentials from the environment and the usual files; or an opened `Source`.
         cache: where to keep shards on this machine, `"/nvme/forebay:200GB"` or a `CacheConfig`; None takes what the
             environment variable FOREBAY_CACHE says. Without it, and with "", shards are read where they lie, which is
             right for a local disk.
+        remote: how a URL is read: connections, limits of time.
         transforms: what makes each output, by output name: `{"image": [T.RandomResizedCrop(224)]}`;
             `{"view1": T.From("image", [...])}` names the column; `{("image", "mask"): [...]}` draws geometry once for
             both. Columns that are not mentioned become outputs as they are: images uint8 (3, H, W).
@@ -53,6 +55,7 @@ class ShardDataset(Dataset[dict[str, Any]]):
         path: str | os.PathLike[str] | Source,
         *,
         cache: str | CacheConfig | None = None,
+        remote: RemoteConfig | None = None,
         transforms: Transforms | None = None,
         columns: Sequence[str] | None = None,
         orientation: Literal["apply", "ignore"] = "apply",
@@ -61,12 +64,12 @@ class ShardDataset(Dataset[dict[str, Any]]):
         if orientation not in ("apply", "ignore"):
             raise ConfigError(f'orientation={orientation!r}; give "apply" or "ignore"')
         if path is None:
-            raise ConfigError("ShardDataset(None): give the folder of a data set")
+            raise ConfigError("ShardDataset(None): give the folder or the URL of a data set")
         if max_pixels <= 0:
             raise ConfigError(f"max_pixels={max_pixels}; give a positive number of pixels, by default {MAX_PIXELS}")
         if isinstance(columns, str):
             raise ConfigError(f"columns={columns!r} is one name; give a list: columns=[{columns!r}]")
-        self.data: StoredDataset = open_dataset(path)
+        self.data: StoredDataset = open_place(path, remote)
         self.cache = CacheConfig.choose(cache)
         self.transforms = transforms
         self.columns = columns

@@ -15,12 +15,14 @@ from forebay.loader.encoded import EncodedColumn
 from forebay.sharding import (
     FILLED,
     GAP_NBYTES,
+    FileRange,
     Frames,
     JpegPlaces,
     PartPlans,
     Ranges,
     ReadMemory,
     ShardReader,
+    bring_near,
     plan_parts,
 )
 
@@ -30,6 +32,8 @@ Ints = npt.NDArray[np.int64]
 RowsNeeded = Callable[[str, Ints, Frames], tuple[Ints, Ints]]
 """Told column, places in the batch and frames of crop-addressable JPEGs, it says which rows of pixels are needed: first
 and number, as stored, int64 (n,) each; 0 of those that are to be read whole."""
+
+_NOTHING = memoryview(b"")  # until it has come
 
 
 class _Parts(NamedTuple):
@@ -69,9 +73,20 @@ class GroupRead:
         self._whole: dict[str, list[tuple[int, int]]] = {}
         self._parts: dict[str, _Parts] = {}
         self._sound: npt.NDArray[np.bool_] = np.empty(0, np.bool_)
+        far = {reader for reader in set(readers) if reader.far}
+        self._far = {i for i, reader in enumerate(readers) if reader in far} if far else set[int]()
+        self._wanted: list[FileRange] = []  # what of far shards will be read
+        self._deferred: list[tuple[int, int, str, int, int]] = []  # number of the range, sample, column, begin, bytes
+
+    def plan_values(self, column: str) -> None:
+        """Have near what `scalars` or `tensors` will read."""
+        for i in self._far:
+            self._wanted += self._readers[i].ranges_of(self._rows[i], column)
 
     def scalars(self, column: str) -> list[Any]:
         """By sample, its value in a scalar column."""
+        if self._far:
+            return [reader.scalar(row, column) for reader, row in zip(self._readers, self._rows, strict=True)]
         return [reader.scalars(column)[row] for reader, row in zip(self._readers, self._rows, strict=True)]
 
     def tensors(self, column: str) -> list[Any]:
@@ -97,6 +112,11 @@ class GroupRead:
     def _take(self, i: int, column: str, offset: int, begin: int, nbytes: int) -> int:
         """One more range: bytes of a sample from `begin` on, which stands at `offset` of its file."""
         fd = self._readers[i].fileno()
+        if i in self._far:
+            self._wanted.append(self._readers[i].range_of(offset + begin, nbytes))
+            number = self._ranges.add(_NOTHING, FILLED, offset + begin)
+            self._deferred.append((number, i, column, begin, nbytes))
+            return number
         if fd == FILLED:
             view = self._readers[i].read_unverified(self._rows[i], column, begin, nbytes, self._memory)
         else:
@@ -149,7 +169,12 @@ class GroupRead:
         self._checksums.append(checksums)
 
     def load(self) -> None:
-        """Read and verify all that was planned."""
+        """Read and verify all that was planned; what is far comes all at once."""
+        if self._wanted:
+            bring_near(self._wanted)
+        for number, i, column, begin, nbytes in self._deferred:
+            view = self._readers[i].read_unverified(self._rows[i], column, begin, nbytes, self._memory)
+            self._ranges.views[number] = view
         if not self._ranges.views:
             return
         pieces, checksums = np.concatenate(self._pieces), np.concatenate(self._checksums)

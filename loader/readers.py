@@ -92,6 +92,7 @@ class ReaderPool:
                 batch.values[name] = []
         with self._lock:
             for low, high in self._groups(shards):
+                self._open_together(shards[low:high])
                 readers = [self._reader(shard) for shard in shards[low:high]]
                 self._read_group(batch, GroupRead(readers, rows[low:high], low, self._memory), needed)
         return batch
@@ -99,10 +100,8 @@ class ReaderPool:
     def _read_group(self, batch: RawBatch, group: GroupRead, needed: RowsNeeded | None) -> None:
         """Samples of open shards: everything that is placed in one go."""
         for name, kind in self._kinds.items():
-            if kind is Kind.SCALAR:
-                batch.values[name] += group.scalars(name)
-            elif kind is Kind.TENSOR:
-                batch.values[name] += group.tensors(name)
+            if kind in (Kind.SCALAR, Kind.TENSOR):
+                group.plan_values(name)
             elif kind is Kind.IMAGE:
                 group.plan_pictures(name, needed)
             else:
@@ -111,7 +110,11 @@ class ReaderPool:
         for name, kind in self._kinds.items():
             if kind is Kind.IMAGE:
                 group.give_pictures(name, batch.pictures[name])
-            elif kind not in (Kind.SCALAR, Kind.TENSOR):
+            elif kind is Kind.SCALAR:
+                batch.values[name] += group.scalars(name)
+            elif kind is Kind.TENSOR:
+                batch.values[name] += group.tensors(name)
+            else:
                 batch.values[name] += group.whole(name)
         batch.nbytes += group.read_nbytes
         self.read_nbytes += group.read_nbytes
@@ -131,6 +134,16 @@ class ReaderPool:
             view = self._reader(shards[i]).read(rows[i], name, self._memory)
             self.read_nbytes += len(view)
             return view
+
+    def _open_together(self, shards: Sequence[int]) -> None:
+        """Open those of the shards that are not, at once; all of them may be open together."""
+        wanted = dict.fromkeys(shards)
+        for shard in wanted.keys() & self._open.keys():
+            self._open.move_to_end(shard)
+        missing = [shard for shard in wanted if shard not in self._open]
+        while missing and len(self._open) + len(missing) > self._limit:
+            self._open.popitem(last=False)[1].close()
+        self._open.update(zip(missing, self._store.open_shards(missing), strict=True))
 
     def _reader(self, shard: int) -> ShardReader:
         reader = self._open.get(shard)

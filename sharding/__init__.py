@@ -5,6 +5,8 @@ from __future__ import annotations
 from forebay.sharding.addressable import BAND_NBYTES, JpegLayout, bands_of, describe_jpeg
 from forebay.sharding.blocks import IDLE_READ_BLOCKS, BlockPool, ReadMemory
 from forebay.sharding.checksum import READ_NBYTES, sample_checksum, shard_checksum
+from forebay.sharding.destination import Destination, FolderDestination, WriteJournal
+from forebay.sharding.far import FarFile, FarSource, FileRange, bring_near
 from forebay.sharding.image_folder import (
     ImageFile,
     ImageFolder,
@@ -13,9 +15,12 @@ from forebay.sharding.image_folder import (
     printable,
     valid_text,
 )
+from forebay.sharding.index import ShardEntry
+from forebay.sharding.journal import JOURNAL_NAME, read_journal, write_journal
 from forebay.sharding.jpeg_header import JpegHeader, exif_orientation, read_header, xmp_orientation
 from forebay.sharding.jpeg_part import GAP_NBYTES
 from forebay.sharding.jpeg_places import JpegPlaces
+from forebay.sharding.manifest import MANIFEST_NAME
 from forebay.sharding.order import EpochOrder, ShardSpan, default_window, rank_slice
 from forebay.sharding.part_plan import Frames, PartPlans, plan_parts
 from forebay.sharding.ranges import FILLED, Ranges
@@ -33,10 +38,17 @@ __all__ = [
     "FILLED",
     "GAP_NBYTES",
     "IDLE_READ_BLOCKS",
+    "JOURNAL_NAME",
+    "MANIFEST_NAME",
     "READ_NBYTES",
     "BlockPool",
     "Column",
+    "Destination",
     "EpochOrder",
+    "FarFile",
+    "FarSource",
+    "FileRange",
+    "FolderDestination",
     "FolderSource",
     "Frames",
     "ImageFile",
@@ -52,6 +64,7 @@ __all__ = [
     "Ranges",
     "ReadMemory",
     "Schema",
+    "ShardEntry",
     "ShardReader",
     "ShardSpan",
     "ShardWriter",
@@ -59,7 +72,9 @@ __all__ = [
     "SourceFile",
     "StoredDataset",
     "TranscodeError",
+    "WriteJournal",
     "bands_of",
+    "bring_near",
     "can_transcode",
     "choose_segment",
     "default_window",
@@ -73,11 +88,13 @@ __all__ = [
     "printable",
     "rank_slice",
     "read_header",
+    "read_journal",
     "sample_checksum",
     "shard_checksum",
     "sub_jpeg",
     "sub_jpegs",
     "valid_text",
     "verify_dataset",
+    "write_journal",
     "xmp_orientation",
 ]

@@ -11,7 +11,7 @@ import contextlib
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from forebay.sharding.files import naming_full_disks, sync_folder, write_whole
 from forebay.sharding.index import ShardEntry
 from forebay.sharding.manifest import MANIFEST_NAME
 
-__all__ = ["JOURNAL_NAME", "Journal", "prepare_folder"]
+__all__ = ["JOURNAL_NAME", "Journal", "prepare_folder", "read_journal", "write_journal"]
 
 JOURNAL_NAME = "unfinished.jsonl"
 _DIFFERENCES_TOLD = 3
@@ -103,31 +103,8 @@ class Journal:
             raise ConfigError(f"another writer has just finished or given up in {self.path.parent}; try again")
 
     def _load(self, header: dict[str, Any]) -> int:
-        """Read the whole lines into `shards`; return how many bytes they take. A torn last line does not count."""
-        data = os.pread(self._fd, os.fstat(self._fd).st_size, 0)
-        lines = data.splitlines(keepends=True)
-        nbytes = 0
-        for number, line in enumerate(lines):
-            try:
-                content = json.loads(line) if line.endswith(b"\n") else None
-                if number and content is not None:
-                    content = _shard_entry(content)
-            except (ValueError, TypeError, KeyError) as error:
-                if number < len(lines) - 1:
-                    raise ManifestError(
-                        f"{self.path} is damaged in line {number + 1}; remove the folder and write anew"
-                    ) from error
-                content = None
-            if content is None:
-                break
-            if isinstance(content, ShardEntry):
-                self.shards.append(content)
-            elif content != header:
-                raise ConfigError(
-                    f"the unfinished write in {self.path.parent} began with other columns or settings: "
-                    f"{_tell_differences(content, header)}. Give the same, or remove the folder"
-                )
-            nbytes += len(line)
+        """Read the whole lines into `shards`; return how many bytes they take."""
+        self.shards, nbytes = read_journal(os.pread(self._fd, os.fstat(self._fd).st_size, 0), header, str(self.path))
         return nbytes
 
     def append(self, shard: ShardEntry) -> None:
@@ -173,6 +150,51 @@ class Journal:
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
+
+
+def read_journal(data: bytes, header: dict[str, Any], name: str) -> tuple[list[ShardEntry], int]:
+    """The shards that a journal's lines tell of, and how many bytes whole lines take: a torn last one does not count.
+
+    Args:
+        data: its content.
+        header: settings and schema that its write must have begun with.
+        name: of the journal, for messages.
+
+    Raises:
+        ConfigError: it began with another header.
+        ManifestError: it is damaged before its last line.
+    """
+    shards: list[ShardEntry] = []
+    lines = data.splitlines(keepends=True)
+    nbytes = 0
+    for number, line in enumerate(lines):
+        try:
+            content = json.loads(line) if line.endswith(b"\n") else None
+            if number and content is not None:
+                content = _shard_entry(content)
+        except (ValueError, TypeError, KeyError) as error:
+            if number < len(lines) - 1:
+                raise ManifestError(
+                    f"{name} is damaged in line {number + 1}; remove the folder and write anew"
+                ) from error
+            content = None
+        if content is None:
+            break
+        if isinstance(content, ShardEntry):
+            shards.append(content)
+        elif content != header:
+            raise ConfigError(
+                f"the unfinished write in {name.rpartition('/')[0]} began with other columns or settings: "
+                f"{_tell_differences(content, header)}. Give the same, or remove the folder"
+            )
+        nbytes += len(line)
+    return shards, nbytes
+
+
+def write_journal(header: dict[str, Any], shards: Sequence[ShardEntry]) -> bytes:
+    """The content of a journal that `read_journal` reads."""
+    lines = [header, *map(_shard_line, shards)]
+    return b"".join(json.dumps(line).encode() + b"\n" for line in lines)
 
 
 def _tell_differences(began: Any, now: Any) -> str:

@@ -17,6 +17,7 @@ from forebay.errors import SchemaError, ShardCorruptError, SourceError
 from forebay.sharding.addressable import JpegLayout, bands_of
 from forebay.sharding.blocks import ReadMemory
 from forebay.sharding.checksum import sample_checksum
+from forebay.sharding.far import FarFile, FileRange, bring_near
 from forebay.sharding.footer import FOOTER_METADATA_KEY, BatchPlaces, FooterError, SamplePlaces, ShardFooter
 from forebay.sharding.jpeg_part import find_damage, read_part
 from forebay.sharding.jpeg_places import JpegPlaces
@@ -66,6 +67,7 @@ class ShardReader:
         self._file = file
         self._columns = {column.name: column for column in schema.select(columns)}
         self._batched: dict[str, npt.NDArray[Any]] = {}
+        self._single: dict[tuple[str, int], npt.NDArray[Any]] = {}  # of a far shard: by column and record batch
         value = self._read_footer(schema, footer_nbytes, footer_checksum)
         try:
             limit = file.nbytes - footer_nbytes
@@ -77,6 +79,8 @@ class ShardReader:
         if not 0 < nbytes <= self._file.nbytes:
             self._fail(f"its footer should be {nbytes} bytes, and the file has {self._file.nbytes}")
         tail = self._file.read(self._file.nbytes - nbytes, nbytes)
+        if sample_checksum(tail) != checksum and self._distrust(self._file.nbytes - nbytes, nbytes):
+            tail = self._file.read(self._file.nbytes - nbytes, nbytes)
         if (found := sample_checksum(tail)) != checksum:
             self._fail(f"its footer has checksum {found:#018x}, and the index says {checksum:#018x}")
         try:
@@ -110,14 +114,45 @@ class ShardReader:
             IndexError: there is no such row.
         """
         places = self._placed(row, column, "read")
-        view = self._read_file(row, column, int(places.offsets[row]), int(places.nbytes[row]), memory)
-        if (found := sample_checksum(view)) != (written := int(places.checksums[row])):
+        offset, nbytes, written = places.offsets.item(row), places.nbytes.item(row), places.checksums.item(row)
+        view = self._read_file(row, column, offset, nbytes, memory)
+        if sample_checksum(view) != written and self._distrust(offset, nbytes):
+            view = self._read_file(row, column, offset, nbytes, memory)
+        if (found := sample_checksum(view)) != written:
             self._fail(f"it has checksum {found:#018x}, and {written:#018x} was written", row=row, column=column)
         return view
 
     def fileno(self) -> int:
         """The descriptor that `offset` counts in, for whoever reads many ranges at once; -1: `read` is the only way."""
         return self._file.fileno()
+
+    @property
+    def far(self) -> bool:
+        """Whether each read takes a round trip: then `bring_near` first what is to be read."""
+        return isinstance(self._file, FarFile) and self._file.fileno() == -1
+
+    def range_of(self, offset: int, nbytes: int) -> FileRange:
+        """Bytes of the shard, for `bring_near`."""
+        return self._file, offset, nbytes
+
+    def ranges_of(self, row: int, column: str) -> list[FileRange]:
+        """What `value` of a sample would read: its bytes, the record batch of its scalar or of its shape.
+
+        Raises:
+            SchemaError, IndexError: as `value`.
+        """
+        declared = self._columns.get(column)
+        ranges: list[FileRange] = []
+        if declared is None or declared.kind is not Kind.SCALAR:
+            offset, nbytes, _ = self.places(row, column)
+            ranges.append(self.range_of(offset, nbytes))
+        self._check_row(row)
+        if column in self._footer.batched and column not in self._batched:
+            batch = self._batch_of(row)
+            if (column, batch) not in self._single:
+                places = self._footer.batched[column]
+                ranges.append(self.range_of(places.starts.item(batch), places.nbytes.item(batch)))
+        return ranges
 
     def places(self, row: int, column: str) -> tuple[int, int, int]:
         """Where a sample of a placed column lies: offset in the file, bytes, and the xxh3-64 that they have to have.
@@ -183,10 +218,16 @@ class ShardReader:
             )
         first, end = bands_of(layout, top, height)
         start = int(self._footer.placed[column].offsets[row])
-        header, bands = read_part(
-            lambda offset, nbytes: self._read_file(row, column, start + offset, nbytes, memory), layout, first, end
-        )
-        if (damage := find_damage(layout, header, bands, first)) is not None:
+
+        def read(offset: int, nbytes: int) -> memoryview:
+            return self._read_file(row, column, start + offset, nbytes, memory)
+
+        header, bands = read_part(read, layout, first, end)
+        damage = find_damage(layout, header, bands, first)
+        if damage is not None and self._distrust(start, self._footer.placed[column].nbytes.item(row)):
+            header, bands = read_part(read, layout, first, end)
+            damage = find_damage(layout, header, bands, first)
+        if damage is not None:
             self._fail(damage, row=row, column=column)
         return header, bands, sum(layout.band_rows[:first])
 
@@ -204,13 +245,45 @@ class ShardReader:
         declared = self._columns.get(column)
         if declared is None or declared.kind is not Kind.SCALAR:
             self._refuse(column, "scalars", None)
+        return self._keep(column)
+
+    def scalar(self, row: int, column: str) -> Any:
+        """The value of a sample in a scalar column, a numpy scalar. Of a far shard, reads only its record batch.
+
+        Raises:
+            ShardCorruptError, SourceError, SchemaError: as `scalars`.
+            IndexError: there is no such row.
+        """
+        declared = self._columns.get(column)
+        if declared is None or declared.kind is not Kind.SCALAR:
+            self._refuse(column, "scalar", None)
+        self._check_row(row)
+        if not self.far:
+            return self.scalars(column)[row]
+        values, first = self._batch_values(row, column)
+        return values[row - first]
+
+    def _batch_of(self, row: int) -> int:
+        return int(np.searchsorted(np.cumsum(self._footer.batch_rows), row, side="right"))
+
+    def _batch_values(self, row: int, column: str) -> tuple[npt.NDArray[Any], int]:
+        """The values of the record batch that a row lies in, and the batch's first row; kept for later rows."""
+        batch = self._batch_of(row)
+        first = int(self._footer.batch_rows[:batch].sum())
+        kept = self._single.get((column, batch))
+        if kept is None:
+            kept = self._decode_batch(column, self._read_batch(column, batch, first), batch)
+            self._single[column, batch] = kept  # two threads may both come here: they keep equal arrays
+        return kept, first
+
+    def _decode_batch(self, column: str, view: memoryview, batch: int) -> npt.NDArray[Any]:
+        declared = self._columns[column]
+        if declared.kind is not Kind.SCALAR:
+            return np.frombuffer(view, dtype="<i4")  # shapes
         if declared.dtype == "bool":
-            pieces = self._read_batched(column, "u1")
-            rows = self._footer.batch_rows.tolist()
-            bits = [np.unpackbits(piece, count=n, bitorder="little") for piece, n in zip(pieces, rows, strict=True)]
-            return self._keep(column, [piece.view(np.bool_) for piece in bits], "bool")
-        dtype = np.dtype(declared.dtype).newbyteorder("<").str
-        return self._keep(column, self._read_batched(column, dtype), dtype)
+            rows = int(self._footer.batch_rows[batch])
+            return np.unpackbits(np.frombuffer(view, "u1"), count=rows, bitorder="little").view(np.bool_)
+        return np.frombuffer(view, dtype=np.dtype(declared.dtype).newbyteorder("<"))
 
     def shape(self, row: int, column: str) -> tuple[int, ...]:
         """Shape of a sample in a tensor column.
@@ -227,10 +300,12 @@ class ShardReader:
         fixed = tuple(size for size in declared.shape if size is not None)
         if len(fixed) == len(declared.shape):
             return fixed
-        shapes = self._batched.get(column)
-        if shapes is None:
-            shapes = self._keep(column, self._read_batched(column, "<i4"), "<i4")
-        found = tuple(shapes.reshape(self.rows, -1)[row].tolist())
+        if self.far:
+            shapes, first = self._batch_values(row, column)
+        else:
+            kept, first = self._batched.get(column), 0
+            shapes = self._keep(column) if kept is None else kept
+        found = tuple(shapes.reshape(-1, len(declared.shape))[row - first].tolist())
         if any(want not in (None, have) or have < 0 for want, have in zip(declared.shape, found, strict=True)):
             self._fail(f"its shape is {found}, and the column is {declared.spec}", row=row, column=column)
         return found
@@ -248,7 +323,7 @@ class ShardReader:
         declared = self._columns.get(column)
         if declared is not None and declared.kind is Kind.SCALAR:
             self._check_row(row)
-            return self.scalars(column)[row]
+            return self.scalar(row, column)
         view = self.read(row, column)
         try:
             match self._columns[column].kind:
@@ -297,30 +372,40 @@ class ShardReader:
                 column=column,
             ) from error
 
-    def _read_batched(self, column: str, dtype: str) -> list[npt.NDArray[Any]]:
+    def _read_batch(self, column: str, batch: int, first: int) -> memoryview:
         places: BatchPlaces = self._footer.batched[column]
-        pieces = []
-        first = 0
-        for start, nbytes, written, rows in zip(
-            places.starts.tolist(),
-            places.nbytes.tolist(),
-            places.checksums.tolist(),
-            self._footer.batch_rows.tolist(),
-            strict=True,
-        ):
+        start, nbytes, written = places.starts.item(batch), places.nbytes.item(batch), places.checksums.item(batch)
+        view = self._file.read(start, nbytes)
+        if sample_checksum(view) != written and self._distrust(start, nbytes):
             view = self._file.read(start, nbytes)
-            if (found := sample_checksum(view)) != written:
-                reason = f"its record batch has checksum {found:#018x}, and {written:#018x} was written"
-                self._fail(reason, row=first, column=column)
-            pieces.append(np.frombuffer(view, dtype=dtype))
-            first += rows
-        return pieces
+        if (found := sample_checksum(view)) != written:
+            reason = f"its record batch has checksum {found:#018x}, and {written:#018x} was written"
+            self._fail(reason, row=first, column=column)
+        return view
 
-    def _keep(self, column: str, pieces: list[npt.NDArray[Any]], dtype: str) -> npt.NDArray[Any]:
+    def _keep(self, column: str) -> npt.NDArray[Any]:
+        """All values of a column that lies in record batches; read and verified once, then kept."""
+        places: BatchPlaces = self._footer.batched[column]
+        firsts = (np.cumsum(self._footer.batch_rows) - self._footer.batch_rows).tolist()
+        if self.far:
+            ranges = zip(places.starts.tolist(), places.nbytes.tolist(), strict=True)
+            bring_near([self.range_of(start, nbytes) for start, nbytes in ranges])
+        pieces = [
+            self._decode_batch(column, self._read_batch(column, batch, first), batch)
+            for batch, first in enumerate(firsts)
+        ]
+        dtype = "<i4" if self._columns[column].kind is Kind.TENSOR else self._columns[column].dtype
         values = np.concatenate(pieces) if pieces else np.empty(0, dtype=dtype)
         values.flags.writeable = False
         self._batched[column] = values  # two threads may both come here: they keep equal arrays
         return values
+
+    def _distrust(self, offset: int, nbytes: int) -> bool:
+        """Whether bytes that are not those written may be others when read again: they came over a network."""
+        if not isinstance(self._file, FarFile):
+            return False
+        self._file.distrust(offset, nbytes)
+        return True
 
     def _place(self, row: int, column: str) -> str:
         return f"shard {self.shard} of {self.dataset}, row {row}, column {column!r}"

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import xxhash
 
 from forebay.errors import ManifestError, ShardCorruptError, SourceError
+from forebay.sharding.far import FarSource, bring_near
 from forebay.sharding.index import ShardIndex, fingerprint_of
 from forebay.sharding.journal import JOURNAL_NAME
 from forebay.sharding.manifest import MANIFEST_LIMIT_NBYTES, MANIFEST_NAME, Manifest
@@ -39,9 +40,7 @@ def open_dataset(place: str | os.PathLike[str] | Source) -> StoredDataset:
     """
     if isinstance(place, str | os.PathLike):
         if "://" in os.fspath(place):
-            raise ManifestError(
-                f"{place} is a URL, and this version opens folders only; mount it, or copy it to a folder"
-            )
+            raise ManifestError(f"{place} is a URL, not a folder; open it by forebay.cache.open_place, or ShardDataset")
         _check_folder(Path(place))
         place = FolderSource(place)
     manifest = Manifest.decode(_read_file(place, MANIFEST_NAME, limit=MANIFEST_LIMIT_NBYTES), place.name)
@@ -154,7 +153,59 @@ class StoredDataset:
             ShardCorruptError: its size or footer differs from what the index says.
             SourceError: it cannot be opened or read.
         """
-        return self.reader(shard, self.source.open(self.shard_name(shard)), columns)
+        return self.open_shards([shard], columns)[0]
+
+    def open_shards(self, shards: Sequence[int], columns: Sequence[str] | None = None) -> list[ShardReader]:
+        """Open shards where they lie; from a far source the footers come all at once.
+
+        Raises:
+            ShardCorruptError: the size or footer of one differs from what the index says.
+            SourceError: one cannot be opened or read.
+        """
+        files: list[SourceFile] = []
+        try:
+            files.extend(self.open_file(shard) for shard in shards)
+        except BaseException:
+            for file in files:
+                file.close()
+            raise
+        return self.readers(shards, files, columns)
+
+    def open_file(self, shard: int, source: Source | None = None) -> SourceFile:
+        """The file of a shard, without looking into it.
+
+        Args:
+            shard: which.
+            source: where it lies, when not in the data set's own source.
+
+        Raises:
+            SourceError: it cannot be opened.
+        """
+        place = self.source if source is None else source
+        name = self.shard_name(shard)
+        return (
+            place.open_sized(name, int(self.shard_nbytes[shard])) if isinstance(place, FarSource) else place.open(name)
+        )
+
+    def readers(
+        self, shards: Sequence[int], files: Sequence[SourceFile], columns: Sequence[str] | None = None
+    ) -> list[ShardReader]:
+        """Readers over shards or copies of them, as `reader` makes one; the footers of far files come all at once."""
+        made: list[ShardReader] = []
+        try:
+            bring_near(
+                (file, file.nbytes - int(self.footer_nbytes[shard]), int(self.footer_nbytes[shard]))
+                for shard, file in zip(shards, files, strict=True)
+            )
+            for shard, file in zip(shards, files, strict=True):
+                made.append(self.reader(shard, file, columns))
+        except BaseException:
+            for reader in made:
+                reader.close()
+            for file in files:
+                file.close()
+            raise
+        return made
 
     def reader(self, shard: int, file: SourceFile, columns: Sequence[str] | None = None) -> ShardReader:
         """A reader over a copy of a shard, such as the cache's. Owns `file`: closes it, also when this raises.
@@ -208,7 +259,10 @@ def _read_index(source: Source, manifest: Manifest) -> ShardIndex:
 
 
 def _read_file(source: Source, path: str, *, nbytes: int | None = None, limit: int | None = None) -> memoryview:
-    file = source.open(path)
+    if nbytes is not None and isinstance(source, FarSource):  # a wrong size shows as a short or a wrong index
+        file = source.open_sized(path, nbytes)
+    else:
+        file = source.open(path)
     try:
         if nbytes is not None and file.nbytes != nbytes:
             raise ManifestError(f"{path} of {source.name} has {file.nbytes} bytes, and {MANIFEST_NAME} says {nbytes}")

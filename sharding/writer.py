@@ -10,7 +10,6 @@ import logging
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -18,14 +17,12 @@ import numpy as np
 import xxhash
 
 from forebay.errors import ClosedError, ConfigError, SourceError
-from forebay.sharding.files import write_atomically
+from forebay.sharding.destination import Destination, FolderDestination, WriteJournal
 from forebay.sharding.index import ShardEntry, encode_index, fingerprint_of
-from forebay.sharding.journal import Journal, prepare_folder
 from forebay.sharding.manifest import INDEX_NAME, MANIFEST_NAME, FileEntry, Manifest
 from forebay.sharding.schema import Schema
 from forebay.sharding.shard_file import ShardReader
 from forebay.sharding.shard_layout import BuiltBatch, build_batch, lay_out_shard, stored_nbytes
-from forebay.sharding.source import LocalFile
 from forebay.sharding.values import EncodedSample, encode_sample
 
 __all__ = ["ShardWriter"]
@@ -46,7 +43,7 @@ class ShardWriter:
     `resume=True` goes on after them, with sample `rows_done`. Memory: about 3 times `shard_nbytes`.
 
     Args:
-        path: folder of the data set; made when missing, and empty unless `resume`.
+        path: folder of the data set; made when missing, and empty unless `resume`. Or another destination.
         columns: name to declaration of each column, see `Schema.from_spec`.
         classes: names of the classes that a label column numbers.
         shard_nbytes: size at which a shard is closed. 64 MiB: one read at full speed of any disk or bucket.
@@ -62,7 +59,7 @@ class ShardWriter:
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        path: str | os.PathLike[str] | Destination,
         columns: Mapping[str, str],
         *,
         classes: Mapping[str, Sequence[str]] | None = None,
@@ -79,7 +76,9 @@ class ShardWriter:
             )
         own = {"shard_nbytes": shard_nbytes, "batch_nbytes": batch_nbytes}
         self._settings: dict[str, Any] = own | _others(settings or {}, own)
-        self.path = Path(path)
+        if isinstance(path, str) and "://" in path:
+            raise ConfigError(f"{path} is a URL; give forebay.cache.BucketDestination({path!r}) in its place")
+        self._place: Destination = FolderDestination(path) if isinstance(path, str | os.PathLike) else path
         self.schema = Schema.from_spec(columns, classes)
         self._shard_nbytes = shard_nbytes
         self._batch_nbytes = batch_nbytes
@@ -89,15 +88,19 @@ class ShardWriter:
         self._batches_nbytes = 0
         self._shards: list[ShardEntry] = []
         self._rows_done = 0
-        self._made_folder = prepare_folder(self.path, resume=resume)
         header = {"settings": self._settings, "schema": self.schema.to_json()}
-        self._journal: Journal | None = Journal(self.path, header)
+        self._journal: WriteJournal | None = self._place.begin(header, resume=resume)
         try:
             self._recover(self._journal)
         except BaseException:
             self._journal.close()
             raise
         self._row = self._rows_done
+
+    @property
+    def name(self) -> str:
+        """What messages call the destination."""
+        return self._place.name
 
     @property
     def rows_done(self) -> int:
@@ -112,8 +115,8 @@ class ShardWriter:
         """
         for entry in self._shards:
             with ShardReader(
-                LocalFile(self.path / entry.name),
-                dataset=str(self.path),
+                self._place.open(entry.name, entry.nbytes),
+                dataset=self._place.name,
                 shard=entry.name,
                 schema=self.schema,
                 footer_nbytes=entry.footer_nbytes,
@@ -136,7 +139,7 @@ class ShardWriter:
             ClosedError: the writer is closed.
         """
         if self._journal is None:
-            raise ClosedError(f"write to {self.path} after the writer was closed, or had failed")
+            raise ClosedError(f"write to {self._place.name} after the writer was closed, or had failed")
         encoded = encode_sample(self.schema, sample, self._row)
         nbytes = stored_nbytes(self.schema, encoded)
         held = self._samples_nbytes + self._batches_nbytes
@@ -172,9 +175,7 @@ class ShardWriter:
             journal.close()
             return
         journal.remove()
-        if self._made_folder:
-            with contextlib.suppress(OSError):  # somebody put a file there
-                self.path.rmdir()
+        self._place.leave()
 
     def __enter__(self) -> Self:
         return self
@@ -187,18 +188,17 @@ class ShardWriter:
         else:
             self.abort()
 
-    def _recover(self, journal: Journal) -> None:
+    def _recover(self, journal: WriteJournal) -> None:
         """Take over the whole shards of an earlier writer and clear away what it left half done."""
-        if (self.path / MANIFEST_NAME).exists():  # finished by another writer since we looked
+        where = self._place.name
+        listed = self._place.listed()
+        if MANIFEST_NAME in listed:  # finished by another writer since we looked
             journal.remove()
-            raise ConfigError(f"{self.path} already holds a finished data set; write to another folder, or remove it")
+            raise ConfigError(f"{where} already holds a finished data set; write to another folder, or remove it")
         whole = 0
         for number, shard in enumerate(journal.shards):
-            path = self.path / shard.name
-            if shard.name != _shard_name(number) or not path.is_file() or path.stat().st_size != shard.nbytes:
-                logger.warning(
-                    "shard %s of %s is not as it was written: writing goes on from there", shard.name, self.path
-                )
+            if shard.name != _shard_name(number) or listed.get(shard.name) != shard.nbytes:
+                logger.warning("shard %s of %s is not as it was written: writing goes on from there", shard.name, where)
                 break
             whole += 1
         if whole < len(journal.shards):
@@ -206,9 +206,9 @@ class ShardWriter:
         self._shards = list(journal.shards)
         self._rows_done = sum(shard.rows for shard in self._shards)
         kept = {shard.name for shard in self._shards}
-        for name in os.listdir(self.path):
+        for name in listed:
             if _OWN_FILE.fullmatch(name) and name not in kept:
-                os.unlink(self.path / name)
+                self._place.remove(name)
 
     def _close_batch(self) -> None:
         if self._samples:
@@ -230,7 +230,7 @@ class ShardWriter:
             checksum=xxhash.xxh3_128_digest(laid.data),
         )
         with self._explaining_failure():
-            write_atomically(self.path / entry.name, laid.data)
+            self._place.write(entry.name, laid.data)
             self._journal.append(entry)
         self._shards.append(entry)
         self._rows_done += entry.rows
@@ -240,7 +240,7 @@ class ShardWriter:
         index = encode_index(self._shards)
         rows = np.array([shard.rows for shard in self._shards], dtype=np.int64)
         checksums = np.frombuffer(b"".join(shard.checksum for shard in self._shards), dtype=np.uint8)
-        write_atomically(self.path / INDEX_NAME, index)
+        self._place.write(INDEX_NAME, index)
         manifest = Manifest(
             schema=self.schema,
             fingerprint=fingerprint_of(self.schema, rows, checksums),
@@ -251,7 +251,7 @@ class ShardWriter:
             writer=self._settings,
             index=FileEntry(name=INDEX_NAME, nbytes=len(index), checksum=xxhash.xxh3_128_hexdigest(index)),
         )
-        write_atomically(self.path / MANIFEST_NAME, manifest.encode())
+        self._place.write(MANIFEST_NAME, manifest.encode())
 
     @contextlib.contextmanager
     def _explaining_failure(self) -> Iterator[None]:

@@ -16,6 +16,7 @@ from forebay.cache import (
     CacheConfig,
     Contents,
     look_into_cache,
+    open_place,
     parse_size,
     prune_cache,
     verify_cache,
@@ -25,7 +26,7 @@ from forebay.cli.bench_tables import bench_table
 from forebay.cli.console import console, counted, print_json, progress_bar
 from forebay.cli.inspect import human_size
 from forebay.errors import ConfigError
-from forebay.sharding import EpochOrder, open_dataset
+from forebay.sharding import EpochOrder
 
 __all__ = ["cache_app"]
 
@@ -120,7 +121,7 @@ def cache_warm(
         raise ConfigError(
             f"no cache is given: write `forebay cache warm {data} /nvme/forebay:200GB`, or set {ENVIRONMENT}"
         )
-    stored = open_dataset(data)
+    stored = open_place(data)
     order = EpochOrder(
         stored.shard_rows,
         fingerprint=stored.fingerprint,

@@ -12,10 +12,11 @@ from PIL import Image
 from rich.markup import escape
 from rich.table import Table
 
+from forebay.cache import open_place
 from forebay.cli.console import console, print_json
 from forebay.cli.contact_sheet import draw_sheet, sheet_column
 from forebay.errors import ConfigError, SourceError
-from forebay.sharding import Column, Kind, ShardReader, StoredDataset, open_dataset
+from forebay.sharding import Column, Kind, ShardReader, StoredDataset
 
 __all__ = ["inspect"]
 
@@ -24,7 +25,7 @@ CLASSES_SHOWN = 8
 
 
 def inspect(
-    path: Annotated[str, typer.Argument(help="Folder of a data set.")],
+    path: Annotated[str, typer.Argument(help="Folder or URL of a data set.")],
     rows: Annotated[int, typer.Option(min=0, help="How many samples to show.")] = 5,
     sheet: Annotated[
         Path | None, typer.Option(metavar="FILE.png", help="Draw the first pictures into this file: a contact sheet.")
@@ -44,7 +45,7 @@ def inspect(
     """
     if sheet is not None and sheet.suffix.lower() != ".png":
         raise ConfigError(f"--sheet {sheet}: the sheet is a PNG; give a name that ends in .png")
-    data = open_dataset(path)
+    data = open_place(path)
     summary = summarise(data, rows)
     if sheet is not None:
         _save_sheet(draw_sheet(data, sheet_column(data, column), images), sheet)

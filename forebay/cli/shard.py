@@ -13,7 +13,7 @@ import typer
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
-from forebay.cache import parse_size
+from forebay.cache import BucketDestination, is_url, open_place, parse_size, public_name
 from forebay.cli.checked_images import BadImage, ImageWork, checked_images
 from forebay.cli.console import counted, error_console, print_json, progress_bar
 from forebay.cli.shard_report import Told, print_report
@@ -26,7 +26,6 @@ from forebay.sharding import (
     list_class_folders,
     list_labelled_images,
     make_addressable,
-    open_dataset,
     printable,
     valid_text,
 )
@@ -51,7 +50,13 @@ class Jpeg(StrEnum):
 
 def shard(
     src: Annotated[Path, typer.Argument(help="Folder of class folders of images, or of images named in --labels.")],
-    dst: Annotated[Path, typer.Argument(help="Folder of the new data set; made when missing, empty unless --resume.")],
+    dst: Annotated[
+        str,
+        typer.Argument(
+            help="Folder or URL (s3://bucket/folder, gs://, az://) of the new data set; made when missing, empty "
+            "unless --resume."
+        ),
+    ],
     labels: Annotated[
         Path | None, typer.Option(help="CSV (with a header) or JSONL with `file`, `label` and further columns to keep.")
     ] = None,
@@ -82,7 +87,7 @@ def shard(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
 ) -> None:
-    """Turn a folder of images into a data set of shards.
+    """Turn a folder of images into a data set of shards, in a folder or a bucket.
 
     Each folder in SRC is a class; image, label (with the classes' names) and name of every image are stored. Images
     that cannot be read are left out and listed at the end. The same images and settings give the same bytes and
@@ -91,9 +96,9 @@ def shard(
     JPEGs become crop-addressable: the same picture to every decoder, with marks that let a crop find its part, for up
     to 3 % more bytes. Those that cannot, and images of other formats, are stored as they came.
 
-    For example: `forebay shard photos/train shards/train`
+    For example: `forebay shard photos/train shards/train`, `forebay shard photos/train s3://bucket/train`
     """
-    if dst.resolve().is_relative_to(src.resolve()):
+    if not is_url(dst) and Path(dst).resolve().is_relative_to(src.resolve()):
         raise ConfigError(f"{dst} lies within {src}, and its shards would be taken for images; write elsewhere")
     shard_nbytes = parse_size(shard_size)
     if missing := _missing_transcoder():
@@ -107,9 +112,10 @@ def shard(
             folder, dst, shard_nbytes=shard_nbytes, resume=resume, check=check, jpeg=jpeg, workers=workers
         )
     except KeyboardInterrupt:
-        if any(dst.glob("*.arrow")):
+        if is_url(dst) or any(Path(dst).glob("*.arrow")):
+            where = escape(public_name(dst) if is_url(dst) else dst)
             error_console.print(
-                f"the shards that are whole stay in {escape(str(dst))}; --resume goes on after them", soft_wrap=True
+                f"the shards that are whole stay in {where}; --resume goes on after them", soft_wrap=True
             )
         raise
     if json:
@@ -120,7 +126,7 @@ def shard(
 
 def write_images(
     folder: ImageFolder,
-    dst: Path,
+    dst: Path | str,
     *,
     shard_nbytes: int = 64 << 20,
     resume: bool = False,
@@ -132,7 +138,7 @@ def write_images(
 
     Args:
         folder: what to store, in this order.
-        dst: folder of the data set.
+        dst: folder or URL of the data set.
         shard_nbytes: size at which a shard is closed.
         resume: go on with a write that was stopped.
         check: how closely each image is looked at.
@@ -150,7 +156,7 @@ def write_images(
     work = ImageWork(root=folder.root, check=check, addressable=jpeg is Jpeg.ADDRESSABLE)
     started = time.monotonic()
     with ShardWriter(
-        dst,
+        BucketDestination(dst) if isinstance(dst, str) and is_url(dst) else dst,
         {"image": "image", **folder.columns, "name": "str"},
         classes=folder.classes,
         shard_nbytes=shard_nbytes,
@@ -160,9 +166,9 @@ def write_images(
     ) as writer:
         told = _write(folder, writer, work, workers)
     seconds = time.monotonic() - started
-    data = open_dataset(dst)
+    data = open_place(dst)
     return {
-        "path": str(dst),
+        "path": data.name,
         "fingerprint": data.fingerprint,
         "rows": data.rows,
         "shards": data.num_shards,

@@ -13,9 +13,10 @@ import typer
 from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, TimeRemainingColumn, TransferSpeedColumn
 
+from forebay.cache import open_place
 from forebay.cli.console import console, counted, error_console, print_json, progress_bar
 from forebay.errors import DecodeError, ManifestError, SourceError
-from forebay.sharding import Column, Kind, Problem, ShardReader, StoredDataset, open_dataset, verify_dataset
+from forebay.sharding import Column, Kind, Problem, ShardReader, StoredDataset, verify_dataset
 
 __all__ = ["verify"]
 
@@ -24,7 +25,7 @@ _TOLD = 20
 
 
 def verify(
-    path: Annotated[str, typer.Argument(help="Folder of a data set.")],
+    path: Annotated[str, typer.Argument(help="Folder or URL of a data set.")],
     decode: Annotated[
         bool, typer.Option("--decode", help="Also decode every image and mask, and list those that do not.")
     ] = False,
@@ -40,7 +41,7 @@ def verify(
     problems: list[Problem] = []
     undecodable: list[Problem] = []
     try:
-        data = open_dataset(path)
+        data = open_place(path)
     except ManifestError as error:
         data = None
         problems.append(Problem(shard=None, row=None, column=None, reason=str(error)))

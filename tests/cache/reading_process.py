@@ -1,6 +1,7 @@
 """Run as a program by the tests: reads a data set through a cache, epoch after epoch, and checks every byte.
 
-Usage: reading_process.py DATA CACHE BUDGET SEED EPOCHS. Writes `ready`, a line per shard read, then the counts as JSON.
+Usage: reading_process.py DATA_OR_URL CACHE BUDGET SEED EPOCHS. Writes `ready`, a line per shard read, then the counts
+as JSON.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ import json
 import sys
 from pathlib import Path
 
-from forebay.cache import CacheConfig, ShardStore, open_store
-from forebay.sharding import EpochOrder, StoredDataset, open_dataset
+from forebay.cache import CacheConfig, ShardStore, open_place, open_store
+from forebay.sharding import EpochOrder, StoredDataset
 
 
 def say(line: object) -> None:
@@ -30,7 +31,7 @@ def read_epoch(store: ShardStore, data: StoredDataset, order: EpochOrder) -> Non
 
 def main() -> None:
     folder, cache, budget, seed, epochs = sys.argv[1:]
-    data = open_dataset(folder)
+    data = open_place(folder)
     say("ready")
     store = open_store(data, CacheConfig(path=Path(cache), budget=int(budget)))
     try:

@@ -1,0 +1,155 @@
+"""Measures a cold start over a slow link: time to the first batch, and an epoch's share of the link, with a cache.
+
+The server is a process of its own on the loopback, which gives so many bytes a second and makes every request wait.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import random
+import statistics
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from forebay.benchmarks.machine import describe_machine
+from forebay.benchmarks.range_server import RangeServer
+from forebay.cache import CacheConfig
+from forebay.errors import ConfigError
+from forebay.loader import DataLoader, ShardDataset
+from forebay.sharding import ShardWriter, open_dataset
+
+__all__ = ["RemoteReport", "RemoteRound", "RemoteWork", "measure_remote"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RemoteWork:
+    """What is read, and over which link."""
+
+    nbytes: int = 1_000_000_000
+    """Of all samples together."""
+    sample_nbytes: int = 100_000
+    """On average: samples differ by up to a fifth. 100 kB: a photograph of ImageNet."""
+    shard_nbytes: int = 64 << 20
+    """At which a shard is closed."""
+    batch_size: int = 64
+    """Samples a batch, shuffled."""
+    rate: float = 100e6
+    """Bytes a second that the link carries."""
+    delay_s: float = 0.03
+    """Between each request and the begin of its answer."""
+
+    def __post_init__(self) -> None:
+        if self.nbytes < self.sample_nbytes or self.sample_nbytes < 5 or self.rate <= 0 or self.delay_s < 0:
+            raise ConfigError(f"{self}: give at least one sample of 5 bytes, a positive rate and a delay")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RemoteRound:
+    """One cold epoch, the data set's opening included."""
+
+    first_batch_s: float
+    epoch_s: float
+    link_share: float
+    """Least time that the link takes for the data set's bytes, of `epoch_s`."""
+    requested_share: float
+    """Bytes of all requests, of the data set's."""
+    requests: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RemoteReport:
+    """All rounds."""
+
+    work: RemoteWork
+    nbytes: int
+    """Of the data set's shards."""
+    shards: int
+    rounds: tuple[RemoteRound, ...]
+    machine: dict[str, Any]
+
+    def median(self, name: str) -> float:
+        """Of one of the rounds' numbers."""
+        middle: float = statistics.median(getattr(each, name) for each in self.rounds)
+        return middle
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return asdict(self)
+
+
+def measure_remote(work: RemoteWork, *, rounds: int = 3, folder: Path | None = None) -> RemoteReport:
+    """Write a data set of random bytes, serve it, and read cold epochs of it through an empty cache.
+
+    Args:
+        work: what and how.
+        rounds: epochs, each with a cache of its own.
+        folder: on a local disk, for data set and cache; a temporary one when None. Takes twice the data set.
+    """
+    with tempfile.TemporaryDirectory(dir=folder, prefix="forebay-bench-") as temporary:
+        place = Path(temporary)
+        _write(place / "data", work)
+        data = open_dataset(place / "data")
+        with _serving(place / "data", work) as url:
+            done = [_cold_epoch(url, place / f"cache{i}", data.manifest.nbytes, work) for i in range(rounds)]
+        return RemoteReport(
+            work=work,
+            nbytes=data.manifest.nbytes,
+            shards=data.num_shards,
+            rounds=tuple(done),
+            machine=describe_machine(),
+        )
+
+
+def _write(path: Path, work: RemoteWork) -> None:
+    chance = random.Random(0)
+    with ShardWriter(path, {"payload": "bytes", "label": "int64"}, shard_nbytes=work.shard_nbytes) as writer:
+        for label in range(work.nbytes // work.sample_nbytes):
+            nbytes = chance.randint(work.sample_nbytes * 4 // 5, work.sample_nbytes * 6 // 5)
+            writer.write({"payload": chance.randbytes(nbytes), "label": label})
+
+
+@contextmanager
+def _serving(folder: Path, work: RemoteWork) -> Iterator[str]:
+    """Another process that serves the folder."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_serve, args=(folder, work, theirs))
+    process.start()
+    theirs.close()
+    try:
+        yield ours.recv()
+    finally:
+        ours.close()
+        process.join()
+
+
+def _serve(folder: Path, work: RemoteWork, pipe: Connection) -> None:
+    with RangeServer(folder, rate=work.rate, delay_s=work.delay_s) as server:
+        server.load()
+        pipe.send(server.url)
+        pipe.poll(None)  # until the other end is closed
+
+
+def _cold_epoch(url: str, cache: Path, nbytes: int, work: RemoteWork) -> RemoteRound:
+    begin = perf_counter()
+    dataset = ShardDataset(url, cache=CacheConfig(path=cache, budget=4 * nbytes))
+    loader = DataLoader(dataset, batch_size=work.batch_size, shuffle=True, num_workers=1)
+    first = 0.0
+    for number, _ in enumerate(loader):
+        if number == 0:
+            first = perf_counter() - begin
+    epoch = perf_counter() - begin
+    counts = loader.stats().cache
+    return RemoteRound(
+        first_batch_s=first,
+        epoch_s=epoch,
+        link_share=nbytes / work.rate / epoch,
+        requested_share=counts["requested_nbytes"] / nbytes,
+        requests=int(counts["requests"]),
+    )
