@@ -15,15 +15,10 @@ from typing import Self
 
 from forebay.cache.locks import try_lock, unlock
 
-__all__ = ["PART", "Reservation", "is_full"]
+__all__ = ["PART", "Reservation"]
 
 PART = ".part"
 """Ending of an unfinished file. It counts with its full size from the moment it exists."""
-
-
-def is_full(error: OSError) -> bool:
-    """Whether an error says that the disk, or this user's share of it, has no room left."""
-    return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 class Reservation:
@@ -53,7 +48,7 @@ class Reservation:
         """Have the file system set the blocks aside, so that a full disk shows now and not in the middle.
 
         Raises:
-            OSError: there is no room (`is_full`).
+            OSError: there is no room.
         """
         if not self.nbytes:
             return
