@@ -28,6 +28,7 @@ class Fault(Enum):
 
     ERROR_500 = auto()
     ERROR_503 = auto()
+    ERROR_501 = auto()
     FORBIDDEN = auto()
     CUT = auto()
     """The connection breaks in the middle of the body."""
@@ -87,8 +88,9 @@ class RangeServer:
 
     def load(self) -> None:
         """Read all files now: the first request of each then takes no longer than others."""
-        for path in self.folder.iterdir():
-            self._files[path.name] = path.read_bytes()
+        for path in self.folder.rglob("*"):
+            if path.is_file():
+                self._files[path.relative_to(self.folder).as_posix()] = path.read_bytes()
 
     def __enter__(self) -> Self:
         started = threading.Event()
@@ -159,6 +161,7 @@ class RangeServer:
         await asyncio.sleep(self.delay_s)
         refused = {
             Fault.ERROR_500: "500 Internal Server Error",
+            Fault.ERROR_501: "501 Not Implemented",
             Fault.ERROR_503: "503 Slow Down",
             Fault.FORBIDDEN: "403 Forbidden",
         }

@@ -5,9 +5,12 @@ The server is a process of its own on the loopback, which gives so many bytes a 
 
 from __future__ import annotations
 
+import json
 import multiprocessing
+import os
 import random
 import statistics
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,14 +20,19 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+import numpy as np
+
 from forebay.benchmarks.machine import describe_machine
 from forebay.benchmarks.range_server import RangeServer
 from forebay.cache import CacheConfig
 from forebay.errors import ConfigError
 from forebay.loader import DataLoader, ShardDataset
-from forebay.sharding import ShardWriter, open_dataset
+from forebay.sharding import ShardWriter, StoredDataset, open_dataset
 
-__all__ = ["RemoteReport", "RemoteRound", "RemoteWork", "measure_remote"]
+__all__ = ["RemoteReport", "RemoteRound", "RemoteWork", "StreamingRound", "measure_remote"]
+
+STREAMING_WORKERS = (0, 2)
+"""Worker processes that Streaming is measured with: torch's default, and one a core."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,6 +71,15 @@ class RemoteRound:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class StreamingRound:
+    """One cold start of MosaicML Streaming, with its defaults."""
+
+    workers: int
+    """Processes of torch's DataLoader."""
+    first_batch_s: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RemoteReport:
     """All rounds."""
 
@@ -71,7 +88,20 @@ class RemoteReport:
     """Of the data set's shards."""
     shards: int
     rounds: tuple[RemoteRound, ...]
+    streaming: tuple[StreamingRound, ...]
+    """Of MosaicML Streaming, in turn with ours; empty without it."""
     machine: dict[str, Any]
+
+    @property
+    def first_batch_ratio(self) -> float | None:
+        """How many times sooner our first batch comes than Streaming's, its better number of workers taken; medians."""
+        if not self.streaming:
+            return None
+        medians = [
+            statistics.median(each.first_batch_s for each in self.streaming if each.workers == workers)
+            for workers in STREAMING_WORKERS
+        ]
+        return min(medians) / self.median("first_batch_s")
 
     def median(self, name: str) -> float:
         """Of one of the rounds' numbers."""
@@ -80,30 +110,89 @@ class RemoteReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        return asdict(self)
+        return asdict(self) | {"first_batch_ratio": self.first_batch_ratio}
 
 
-def measure_remote(work: RemoteWork, *, rounds: int = 3, folder: Path | None = None) -> RemoteReport:
+def measure_remote(
+    work: RemoteWork, *, rounds: int = 3, folder: Path | None = None, streaming: Path | None = None
+) -> RemoteReport:
     """Write a data set of random bytes, serve it, and read cold epochs of it through an empty cache.
 
     Args:
         work: what and how.
         rounds: epochs, each with a cache of its own.
-        folder: on a local disk, for data set and cache; a temporary one when None. Takes twice the data set.
+        folder: on a local disk, for data set and cache; a temporary one when None. Takes twice the data set, four times
+            with `streaming`.
+        streaming: the Python of an environment with mosaicml-streaming, to measure its first batch of the same samples.
+
+    Raises:
+        ConfigError: that environment cannot do it.
     """
     with tempfile.TemporaryDirectory(dir=folder, prefix="forebay-bench-") as temporary:
         place = Path(temporary)
-        _write(place / "data", work)
-        data = open_dataset(place / "data")
-        with _serving(place / "data", work) as url:
-            done = [_cold_epoch(url, place / f"cache{i}", data.manifest.nbytes, work) for i in range(rounds)]
+        served = place / "served"
+        _write(served / "shards", work)
+        data = open_dataset(served / "shards")
+        peer = None if streaming is None else _StreamingPeer(streaming, data, served / "mds", work)
+        ours, theirs = [], []
+        with _serving(served, work) as url:
+            for i in range(rounds):
+                ours.append(_cold_epoch(f"{url}/shards", place / f"cache{i}", data.manifest.nbytes, work))
+                if peer is not None:
+                    theirs += [peer.first_batch(url, workers) for workers in STREAMING_WORKERS]
         return RemoteReport(
             work=work,
             nbytes=data.manifest.nbytes,
             shards=data.num_shards,
-            rounds=tuple(done),
+            rounds=tuple(ours),
+            streaming=tuple(theirs),
             machine=describe_machine(),
         )
+
+
+class _StreamingPeer:
+    """MosaicML Streaming under a Python of its own; writes the same samples as MDS first."""
+
+    def __init__(self, python: Path, data: StoredDataset, out: Path, work: RemoteWork) -> None:
+        self._python, self._work, self._out = python, work, out
+        with tempfile.TemporaryDirectory(dir=out.parent.parent, prefix="samples-") as temporary:
+            payloads, lengths = Path(temporary, "payloads"), Path(temporary, "lengths.npy")
+            with payloads.open("wb") as file:
+                nbytes = [file.write(each) for each in _payloads(data)]
+            np.save(lengths, np.array(nbytes, np.int64))
+            self._run("write", payloads, lengths, out, work.shard_nbytes)
+
+    def first_batch(self, url: str, workers: int) -> StreamingRound:
+        bucket = f"s3://{self._out.name}"
+        done = self._run("read", bucket, self._work.batch_size, workers, endpoint=url)
+        if done["samples"] != self._work.batch_size:
+            raise ConfigError(f"Streaming's first batch has {done['samples']} samples, not {self._work.batch_size}")
+        return StreamingRound(workers=workers, first_batch_s=done["first_batch_s"])
+
+    def _run(self, *arguments: object, endpoint: str = "") -> Any:
+        script = Path(__file__).with_name("streaming_peer.py")
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "PYTHON"))}
+        environment |= {"AWS_ACCESS_KEY_ID": "none", "AWS_SECRET_ACCESS_KEY": "none", "AWS_REGION": "us-east-1"}
+        command = [str(self._python), str(script), *map(str, arguments)]
+        try:
+            done = subprocess.run(
+                command, env=environment | {"S3_ENDPOINT_URL": endpoint}, capture_output=True, text=True, check=False
+            )
+        except OSError as error:
+            raise ConfigError(f"{self._python} cannot be run: {error}") from error
+        if done.returncode:
+            raise ConfigError(
+                f"{self._python} ended with {done.returncode}; it needs mosaicml-streaming, torch and torchvision. It "
+                f"said: {done.stderr[-2000:]}"
+            )
+        return json.loads(done.stdout.splitlines()[-1])
+
+
+def _payloads(data: StoredDataset) -> Iterator[memoryview]:
+    for shard in range(data.num_shards):
+        with data.open_shard(shard) as reader:
+            for row in range(reader.rows):
+                yield reader.read(row, "payload")
 
 
 def _write(path: Path, work: RemoteWork) -> None:

@@ -175,4 +175,7 @@ def _failure(error: Exception) -> Exception:
         return Refused("there is such a file already")
     if isinstance(error, exceptions.InvalidPathError):
         return Refused(spoken_reason(error))
-    return TransportError(spoken_reason(error))
+    reason = spoken_reason(error)
+    if "status code: 501 " in reason or "builder error" in reason:  # by no kind of their own
+        return Refused(f"no such request can be made there: {reason}")
+    return TransportError(reason)

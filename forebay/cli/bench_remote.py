@@ -23,6 +23,10 @@ def bench_remote(
     folder: Annotated[
         Path | None, typer.Option(help="Where to put data set and cache: twice its size; by default the temporary one.")
     ] = None,
+    streaming: Annotated[
+        Path | None,
+        typer.Option(help="Python of an environment with mosaicml-streaming: its first batch is measured in turn."),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
 ) -> None:
     """Measure the time to the first batch and a cold epoch over a slow link, shuffled, with an empty cache.
@@ -33,7 +37,7 @@ def bench_remote(
 
     work = RemoteWork(nbytes=parse_size(size), rate=parse_size(rate), delay_s=delay_ms / 1000, batch_size=batch_size)
     with error_console.status("measuring"):
-        report = measure_remote(work, rounds=rounds, folder=folder)
+        report = measure_remote(work, rounds=rounds, folder=folder, streaming=streaming)
     values = report.to_dict()
     if json:
         print_json(values)
@@ -49,4 +53,10 @@ def bench_remote(
             f"{each.requests:,}",
         )
     console.print(table)
+    if report.streaming:
+        peer = bench_table("MosaicML Streaming", "worker processes", "first batch, s")
+        for number, other in enumerate(report.streaming):
+            peer.add_row(str(number), str(other.workers), f"{other.first_batch_s:.2f}")
+        console.print(peer)
+        console.print(f"first batch {report.first_batch_ratio:.1f} times sooner than Streaming's (medians)")
     console.print(f"{report.nbytes:,} bytes in {report.shards} shards; {machine_words(values)}", style="dim")

@@ -219,10 +219,15 @@ class TestFaults:
         with pytest.raises(SourceError, match="cut short"):
             store.open_shard(3)
 
-    def test_no_right_to_read_is_an_error_at_once(self, server: RangeServer, store: ShardStore) -> None:
-        server.fault = lambda _: Fault.FORBIDDEN
+    @pytest.mark.parametrize(
+        ("fault", "message"), [(Fault.FORBIDDEN, r"denied.*credentials"), (Fault.ERROR_501, "no such request")]
+    )
+    def test_what_trying_again_will_not_mend_is_an_error_at_once(
+        self, server: RangeServer, store: ShardStore, fault: Fault, message: str
+    ) -> None:
+        server.fault = lambda _: fault
         before = len(server.requests)
-        with pytest.raises(SourceError, match=r"denied.*credentials"):
+        with pytest.raises(SourceError, match=message):
             store.open_shard(0)
         assert len(server.requests) == before + 1
 
