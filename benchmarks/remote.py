@@ -9,6 +9,7 @@ import json
 import multiprocessing
 import os
 import random
+import shutil
 import statistics
 import subprocess
 import tempfile
@@ -31,6 +32,7 @@ from forebay.sharding import ShardWriter, StoredDataset, open_dataset
 
 __all__ = ["RemoteReport", "RemoteRound", "RemoteWork", "StreamingRound", "measure_remote"]
 
+WARM_EPOCHS = 5
 STREAMING_WORKERS = (0, 2)
 """Worker processes that Streaming is measured with: torch's default, and one a core."""
 
@@ -59,7 +61,7 @@ class RemoteWork:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RemoteRound:
-    """One cold epoch, the data set's opening included."""
+    """One cold epoch, the data set's opening included, and warm ones after it."""
 
     first_batch_s: float
     epoch_s: float
@@ -68,6 +70,10 @@ class RemoteRound:
     requested_share: float
     """Bytes of all requests, of the data set's."""
     requests: int
+    warm_epoch_s: float
+    """An epoch with all shards in the cache; the median of some in turn with local ones."""
+    local_epoch_s: float
+    """The same epoch from the folder that is served, read in place."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,6 +109,11 @@ class RemoteReport:
         ]
         return min(medians) / self.median("first_batch_s")
 
+    @property
+    def warm_ratio(self) -> float:
+        """How fast a warm epoch is beside a local one; the median of the rounds."""
+        return statistics.median(each.local_epoch_s / each.warm_epoch_s for each in self.rounds)
+
     def median(self, name: str) -> float:
         """Of one of the rounds' numbers."""
         middle: float = statistics.median(getattr(each, name) for each in self.rounds)
@@ -110,7 +121,7 @@ class RemoteReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        return asdict(self) | {"first_batch_ratio": self.first_batch_ratio}
+        return asdict(self) | {"first_batch_ratio": self.first_batch_ratio, "warm_ratio": self.warm_ratio}
 
 
 def measure_remote(
@@ -137,7 +148,7 @@ def measure_remote(
         ours, theirs = [], []
         with _serving(served, work) as url:
             for i in range(rounds):
-                ours.append(_cold_epoch(f"{url}/shards", place / f"cache{i}", data.manifest.nbytes, work))
+                ours.append(_round(f"{url}/shards", served / "shards", place / f"cache{i}", data.manifest.nbytes, work))
                 if peer is not None:
                     theirs += [peer.first_batch(url, workers) for workers in STREAMING_WORKERS]
         return RemoteReport(
@@ -164,7 +175,8 @@ class _StreamingPeer:
 
     def first_batch(self, url: str, workers: int) -> StreamingRound:
         bucket = f"s3://{self._out.name}"
-        done = self._run("read", bucket, self._work.batch_size, workers, endpoint=url)
+        with tempfile.TemporaryDirectory(dir=self._out.parent.parent, prefix="local-") as local:
+            done = self._run("read", bucket, local, self._work.batch_size, workers, endpoint=url)
         if done["samples"] != self._work.batch_size:
             raise ConfigError(f"Streaming's first batch has {done['samples']} samples, not {self._work.batch_size}")
         return StreamingRound(workers=workers, first_batch_s=done["first_batch_s"])
@@ -225,20 +237,36 @@ def _serve(folder: Path, work: RemoteWork, pipe: Connection) -> None:
         pipe.poll(None)  # until the other end is closed
 
 
-def _cold_epoch(url: str, cache: Path, nbytes: int, work: RemoteWork) -> RemoteRound:
+def _round(url: str, folder: Path, cache: Path, nbytes: int, work: RemoteWork) -> RemoteRound:
     begin = perf_counter()
     dataset = ShardDataset(url, cache=CacheConfig(path=cache, budget=4 * nbytes))
-    loader = DataLoader(dataset, batch_size=work.batch_size, shuffle=True, num_workers=1)
+    loader = _loader(dataset, work)
     first = 0.0
     for number, _ in enumerate(loader):
         if number == 0:
             first = perf_counter() - begin
     epoch = perf_counter() - begin
     counts = loader.stats().cache
+    local = _loader(ShardDataset(folder, cache=""), work)
+    epochs = [(_epoch_s(local), _epoch_s(loader)) for _ in range(WARM_EPOCHS)]
+    shutil.rmtree(cache)
     return RemoteRound(
         first_batch_s=first,
         epoch_s=epoch,
         link_share=nbytes / work.rate / epoch,
         requested_share=counts["requested_nbytes"] / nbytes,
         requests=int(counts["requests"]),
+        warm_epoch_s=statistics.median(warm for _, warm in epochs),
+        local_epoch_s=statistics.median(near for near, _ in epochs),
     )
+
+
+def _loader(dataset: ShardDataset, work: RemoteWork) -> DataLoader[Any]:
+    return DataLoader(dataset, batch_size=work.batch_size, shuffle=True, num_workers=1)
+
+
+def _epoch_s(loader: DataLoader[Any]) -> float:
+    begin = perf_counter()
+    for _ in loader:
+        pass
+    return perf_counter() - begin

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import tempfile
 from pathlib import Path
 from time import perf_counter
 
@@ -34,17 +33,16 @@ def write(payloads: Path, lengths: Path, out: Path, shard_nbytes: int) -> None:
             writer.write({"payload": file.read(nbytes), "label": label})
 
 
-def read(url: str, batch_size: int, workers: int) -> dict[str, float]:
-    """Begin a cold, shuffled epoch with an empty local folder, and stop after the first batch; seconds, samples."""
+def read(url: str, local: Path, batch_size: int, workers: int) -> dict[str, float]:
+    """Begin a cold, shuffled epoch with the empty folder `local`, and stop after the first batch; seconds, samples."""
     from streaming import StreamingDataset
     from torch.utils.data import DataLoader
 
-    with tempfile.TemporaryDirectory(prefix="streaming-") as local:
-        begin = perf_counter()
-        dataset = StreamingDataset(remote=url, local=local, shuffle=True, batch_size=batch_size)
-        loader = DataLoader(dataset, batch_size=batch_size, num_workers=workers, collate_fn=list)
-        batch = next(iter(loader))
-        return {"first_batch_s": perf_counter() - begin, "samples": len(batch)}
+    begin = perf_counter()
+    dataset = StreamingDataset(remote=url, local=str(local), shuffle=True, batch_size=batch_size)
+    loader = DataLoader(dataset, batch_size=batch_size, num_workers=workers, collate_fn=list)
+    batch = next(iter(loader))
+    return {"first_batch_s": perf_counter() - begin, "samples": len(batch)}
 
 
 def _main() -> None:
@@ -58,6 +56,7 @@ def _main() -> None:
     reading = commands.add_parser("read")
     reading.set_defaults(command=read)
     reading.add_argument("url")
+    reading.add_argument("local", type=Path)
     reading.add_argument("batch_size", type=int)
     reading.add_argument("workers", type=int)
     given = vars(parser.parse_args())

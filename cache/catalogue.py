@@ -46,7 +46,7 @@ class Catalogue:
         self._mine: dict[str, StoredDataset] = {}
 
     def keep(self, data: StoredDataset, *, budget: int) -> None:
-        """Write a data set down, unless it is there. The index is read from its source; a failure is no error.
+        """Write a data set down, unless it is there. A failure is no error.
 
         Args:
             data: to write down.
@@ -58,17 +58,12 @@ class Catalogue:
         if (folder / MANIFEST).exists() or data.manifest.index.nbytes + len(manifest) > budget // SHARE:
             return
         try:
-            file = data.source.open(data.manifest.index.name)
-            try:
-                index = bytes(file.read(0, data.manifest.index.nbytes))
-            finally:
-                file.close()
             folder.mkdir(parents=True, exist_ok=True)
             place = str(data.source.root.absolute()) if isinstance(data.source, FolderSource) else data.name
             _write(folder / ORIGIN, place.encode(errors="replace")[:ORIGIN_LIMIT_NBYTES])
-            _write(folder / INDEX, index)
+            _write(folder / INDEX, data.index.encoded)
             _write(folder / MANIFEST, manifest)  # last: it makes the folder a data set
-        except OSError as error:  # SourceError is one: other jobs know less of this one's shards, no more
+        except OSError as error:  # other jobs know less of this one's shards, no more
             log.debug("%s is not written down in %s: %s", data.name, self._folder, str(error))
 
     def keep_all(self, *, budget: int) -> None:
@@ -135,7 +130,7 @@ class _WrittenDown:
         return LocalFile(self._folder / (MANIFEST if path == "manifest.json" else INDEX), name=f"{path} of {self.name}")
 
 
-def _write(path: Path, content: bytes) -> None:
+def _write(path: Path, content: bytes | memoryview) -> None:
     """Write a file, seen whole or not at all. Two who write the same file write the same bytes."""
     aside = path.with_name(f"{path.name}{PART}-{os.getpid()}")
     try:

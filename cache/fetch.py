@@ -166,9 +166,7 @@ class ShardFetch:
 
         while not growing.has(everything):
             with contextlib.closing(pieces()) as ranges:
-                fetcher.requester.fetch(
-                    ranges, nbytes_at_once=config.ahead_nbytes, traffic=fetcher.traffic, interrupts=stop
-                )
+                fetcher.requester.fetch(ranges, ahead=True, traffic=fetcher.traffic, interrupts=stop)
             growing.wait_for(everything, stop)
         state = xxhash.xxh3_128()
         for offset in range(0, growing.nbytes, READ_NBYTES):

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from forebay.cache.interrupts import Interrupts
+from forebay.cache.link_depth import LinkDepth
 from forebay.cache.remote_config import Pace, RemoteConfig, pause_s
 from forebay.cache.remote_transport import Refused, Transport, TransportError
 from forebay.errors import ClosedError, SourceError
@@ -86,13 +87,14 @@ class Requester:
         self.name = name
         self.config = config
         self._pace = Pace(config.hedge_s)
+        self._depth = LinkDepth(2 * config.piece_nbytes, config.ahead_nbytes)
 
     def fetch(
         self,
         ranges: Iterator[tuple[Landing, int, int]],
         *,
         traffic: Traffic,
-        nbytes_at_once: int | None = None,
+        ahead: bool = False,
         interrupts: Interrupts | None = None,
     ) -> None:
         """Fetch ranges, `config.connections` at a time, and hand them to their landings.
@@ -100,14 +102,14 @@ class Requester:
         Args:
             ranges: landing, begin and end; taken one by one, as requests are made.
             traffic: counts them.
-            nbytes_at_once: most bytes that are asked for at a time, when there is more than one range.
+            ahead: nobody waits for them: only so much is asked for at a time as fills the link, see `LinkDepth`.
             interrupts: ends it early.
 
         Raises:
             SourceError: a range could not be had, for good or within `retry_limit_s`; the others were dropped.
             ClosedError: `interrupts` was set.
         """
-        self.run(lambda: _Call(self, traffic).all(ranges, nbytes_at_once), interrupts)
+        self.run(lambda: _Call(self, traffic).all(ranges, ahead=ahead), interrupts)
 
     def size(self, path: str, interrupts: Interrupts | None = None) -> int:
         """Bytes of a file.
@@ -212,6 +214,11 @@ class Requester:
     def add_pace(self, nbytes: int, seconds: float) -> None:
         """A request was answered."""
         self._pace.add(nbytes, seconds)
+        self._depth.add(nbytes, seconds, now=time.monotonic())
+
+    def ahead_nbytes(self) -> int:
+        """How many bytes may be under way for what nobody waits for."""
+        return self._depth.nbytes()
 
     def late_after_s(self, nbytes: int) -> float:
         """See `Pace.late_after_s`."""
@@ -227,14 +234,14 @@ class _Call:
         self._nbytes = 0
         self._hedges_left = max(1, requester.config.connections // HEDGED_SHARE)
 
-    async def all(self, ranges: Iterator[tuple[Landing, int, int]], nbytes_at_once: int | None) -> None:
+    async def all(self, ranges: Iterator[tuple[Landing, int, int]], *, ahead: bool) -> None:
         """So many at a time, until there are no more or one has failed for good."""
         running: set[asyncio.Task[None]] = set()
-        most = self._requester.config.connections
+        most, room = self._requester.config.connections, self._requester.ahead_nbytes
         try:
             more = True
             while more or running:
-                while more and len(running) < most and (nbytes_at_once is None or self._nbytes < nbytes_at_once):
+                while more and len(running) < most and (not ahead or self._nbytes < room()):
                     taken = next(ranges, None)
                     if taken is None:
                         more = False

@@ -5,7 +5,7 @@ An Arrow IPC file of one record batch, so that 10^6 shards are views of one buff
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -59,6 +59,8 @@ class ShardIndex:
     footer_checksums: npt.NDArray[np.uint64]
     checksums: npt.NDArray[np.uint8]
     """(shards, 16)."""
+    encoded: memoryview
+    """The content of the index file, which all the others are views of."""
 
     @classmethod
     def decode(cls, data: memoryview, where: str) -> ShardIndex:
@@ -91,9 +93,17 @@ class ShardIndex:
             footer_nbytes=batch["footer_nbytes"].to_numpy(),
             footer_checksums=batch["footer_checksum"].to_numpy(),
             checksums=_fixed_binary(batch["checksum"]),
+            encoded=data,
         )
         _check_counts(index, where)
         return index
+
+    def __reduce__(self) -> tuple[Callable[[bytes], ShardIndex], tuple[bytes]]:
+        return _unpickled, (bytes(self.encoded),)
+
+
+def _unpickled(data: bytes) -> ShardIndex:
+    return ShardIndex.decode(memoryview(data), "a copy from another process")
 
 
 def encode_index(shards: Sequence[ShardEntry]) -> pa.Buffer:

@@ -42,7 +42,16 @@ def bench_remote(
     if json:
         print_json(values)
         return
-    table = bench_table("cold epoch", "first batch, s", "epoch, s", "of the link", "bytes asked for", "requests")
+    table = bench_table(
+        "cold",
+        "first batch, s",
+        "epoch, s",
+        "of the link",
+        "bytes asked",
+        "requests",
+        "warm, s",
+        "local, s",
+    )
     for number, each in enumerate(report.rounds, start=1):
         table.add_row(
             str(number),
@@ -51,8 +60,11 @@ def bench_remote(
             f"{each.link_share:.3f}",
             f"{each.requested_share:.4f}",
             f"{each.requests:,}",
+            f"{each.warm_epoch_s:.2f}",
+            f"{each.local_epoch_s:.2f}",
         )
     console.print(table)
+    console.print(f"a warm epoch from the cache has {report.warm_ratio:.2f} of the speed of the local folder (median)")
     if report.streaming:
         peer = bench_table("MosaicML Streaming", "worker processes", "first batch, s")
         for number, other in enumerate(report.streaming):

@@ -20,6 +20,10 @@ def test_a_tiny_run_measures_every_number() -> None:
         assert 0 < each.link_share <= 2
         assert 0.9 < each.requested_share <= 1.02
         assert each.requests > report.shards
+        assert each.warm_epoch_s > 0
+        assert each.local_epoch_s > 0
+    assert report.warm_ratio > 0
+    assert report.first_batch_ratio is None
     assert report.median("epoch_s") > 0
     assert json.loads(json.dumps(report.to_dict()))["shards"] == report.shards
 

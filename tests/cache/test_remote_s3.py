@@ -10,11 +10,12 @@ import pytest
 from moto.server import ThreadedMotoServer
 from PIL import Image
 
+from forebay.benchmarks.range_server import Fault, RangeServer
 from forebay.cache import BucketDestination, CacheConfig, open_place, open_store
 from forebay.cli.app import app
 from forebay.errors import ConfigError, ManifestError, SourceError
 from forebay.sharding import ShardWriter, StoredDataset, verify_dataset
-from tests.cache.remote import QUICK, check_shard
+from tests.cache.remote import QUICK, check_shard, one_in
 
 MakeDataset = Callable[..., StoredDataset]
 
@@ -151,3 +152,29 @@ def test_the_command_line_shards_inspects_and_verifies_a_bucket(
         assert report["rows"] == 6
         assert report["path"] == "s3://train/photos"
     assert report["problems"] == []
+
+
+@pytest.mark.parametrize(
+    ("every", "faults"),
+    [(5, (Fault.ERROR_500, Fault.ERROR_503)), (5, (Fault.CUT,)), (5, (Fault.SHORT,)), (25, (Fault.FLIP,))],
+    ids=["5xx", "cut", "short", "flipped"],
+)
+def test_requests_at_fault_cost_no_byte(
+    every: int, faults: tuple[Fault, ...], tmp_path: Path, make_dataset: MakeDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a service that answers as S3 does to requests for ranges, and fails as S3 does on bad days."""
+    local = make_dataset("bucket")
+    with RangeServer(tmp_path, fault=one_in(every, *faults)) as server:
+        for name, value in {
+            "AWS_ACCESS_KEY_ID": "key",
+            "AWS_SECRET_ACCESS_KEY": "hush",
+            "AWS_REGION": "us-east-1",
+            "AWS_ENDPOINT_URL": server.url,
+        }.items():
+            monkeypatch.setenv(name, value)
+        far = open_place("s3://bucket/", QUICK)
+        store = open_store(far, CacheConfig(path=tmp_path / "cache", budget=10**6))
+        for shard in range(far.num_shards):
+            check_shard(store.open_shard(shard), local, shard)
+        store.close()
+        assert verify_dataset(far) == []
