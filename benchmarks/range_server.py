@@ -175,8 +175,9 @@ class RangeServer:
             part, extra, status = body, "", "200 OK"
         if fault is Fault.SHORT:
             part = part[: len(part) // 2]
-        if fault is Fault.FLIP:
-            part = part[: len(part) // 2] + bytes([part[len(part) // 2] ^ 1]) + part[len(part) // 2 + 1 :]
+        if fault is Fault.FLIP and part:
+            place = request.number * 7919 % len(part)  # another one each time
+            part = part[:place] + bytes([part[place] ^ 1]) + part[place + 1 :]
         await self._send(writer, status, part, extra, fault, only_head=method == "HEAD")
 
     async def _send(

@@ -9,6 +9,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Generator
+from typing import NamedTuple
 
 import xxhash
 
@@ -68,6 +69,19 @@ def begin_fetch(
         raise
 
 
+ROUNDS = 8
+"""Most times that what differs is fetched again: enough for a link that damages every other part."""
+
+
+class _Arrived(NamedTuple):
+    """What came."""
+
+    checksum: bytes
+    """xxh3-128 of all."""
+    parts: list[int]
+    """xxh3-64 of each `READ_NBYTES`."""
+
+
 class ShardFetch:
     """A shard that has room and is to come. One thread runs it, once; others may read what has come of a far one.
 
@@ -101,7 +115,10 @@ class ShardFetch:
             growing.let_go()
 
     def run(self, stop: Interrupts) -> Refusal | None:
-        """Bring the shard in. Tried twice when the bytes are not those of the index. The caller gives up afterwards.
+        """Bring the shard in. The caller gives up afterwards.
+
+        When the bytes are not those of the index, they are fetched again; then what differs between one time and the
+        next, as long as anything does: what comes alike twice is what the source holds.
 
         Args:
             stop: ends it, within a piece of `READ_NBYTES` of a near source.
@@ -110,7 +127,7 @@ class ShardFetch:
             Why it was not fetched, or None when it was.
 
         Raises:
-            ShardCorruptError: the source's file has another size or checksum than the index says, twice.
+            ShardCorruptError: the source's file has another size or checksum than the index says.
             SourceError: the source cannot be read.
             CacheError: the folder cannot be used.
             ClosedError: `stop` was set.
@@ -134,15 +151,27 @@ class ShardFetch:
     def _verified(self, stop: Interrupts) -> None:
         name, data = self._name, self._data
         wanted = data.shard_checksums[self.shard].tobytes()
-        found = self._come(stop)
-        if found != wanted:
-            log.warning("shard %s of %s came with checksum %s; fetching it again", name, data.name, found.hex())
+        arrived = self._come(stop)
+        doubtful = set(range(len(arrived.parts)))
+        for _ in range(ROUNDS):
+            if arrived.checksum == wanted or not doubtful:
+                break
+            log.warning(
+                "shard %s of %s came with checksum %s; fetching %d of its %d parts again",
+                name,
+                data.name,
+                arrived.checksum.hex(),
+                len(doubtful),
+                len(arrived.parts),
+            )
             if self.growing is not None:
-                self.growing.forget(0, self.growing.nbytes)
-            found = self._come(stop)
-        if found != wanted:
+                for part in doubtful:
+                    self.growing.forget(part * READ_NBYTES, min((part + 1) * READ_NBYTES, self.growing.nbytes))
+            before, arrived = arrived, self._come(stop)
+            doubtful = {i for i, pair in enumerate(zip(before.parts, arrived.parts, strict=True)) if len({*pair}) > 1}
+        if (found := arrived.checksum) != wanted:
             raise ShardCorruptError(
-                f"shard {name} of {data.name}: it was fetched twice and has checksum {found.hex()}, the index says "
+                f"shard {name} of {data.name}: it was fetched again and has checksum {found.hex()}, the index says "
                 f"{wanted.hex()}; `forebay verify` lists what else is damaged: copy the shard again from where it came",
                 dataset=data.name,
                 shard=name,
@@ -150,8 +179,8 @@ class ShardFetch:
                 wanted=wanted.hex(),
             )
 
-    def _come(self, stop: Interrupts) -> bytes:
-        """Have all bytes in the room; what checksum they have."""
+    def _come(self, stop: Interrupts) -> _Arrived:
+        """Have all bytes in the room."""
         if self.growing is None or self._fetcher is None:
             return self._copy(stop)
         config = self._fetcher.requester.config
@@ -168,12 +197,14 @@ class ShardFetch:
             with contextlib.closing(pieces()) as ranges:
                 fetcher.requester.fetch(ranges, ahead=True, traffic=fetcher.traffic, interrupts=stop)
             growing.wait_for(everything, stop)
-        state = xxhash.xxh3_128()
+        state, parts = xxhash.xxh3_128(), []
         for offset in range(0, growing.nbytes, READ_NBYTES):
-            state.update(os.pread(growing.read_fd(), min(READ_NBYTES, growing.nbytes - offset), offset))
-        return state.digest()
+            part = os.pread(growing.read_fd(), min(READ_NBYTES, growing.nbytes - offset), offset)
+            state.update(part)
+            parts.append(xxhash.xxh3_64_intdigest(part))
+        return _Arrived(state.digest(), parts)
 
-    def _copy(self, stop: Interrupts) -> bytes:
+    def _copy(self, stop: Interrupts) -> _Arrived:
         name, data, room = self._name, self._data, self._room
         file = data.source.open(name)
         try:
@@ -184,14 +215,15 @@ class ShardFetch:
                     dataset=data.name,
                     shard=name,
                 )
-            state = xxhash.xxh3_128()
+            state, parts = xxhash.xxh3_128(), []
             for offset in range(0, room.nbytes, READ_NBYTES):
                 if stop.is_set():
                     raise ClosedError(f"the cache was closed while it fetched shard {name} of {data.name}")
                 piece = file.read(offset, min(READ_NBYTES, room.nbytes - offset))
                 state.update(piece)
+                parts.append(xxhash.xxh3_64_intdigest(piece))
                 room.write(offset, piece)
-            return state.digest()
+            return _Arrived(state.digest(), parts)
         finally:
             file.close()
 

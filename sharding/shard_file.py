@@ -6,8 +6,8 @@ After the footer is parsed nothing calls Arrow: a sample is one ranged read and 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import Any, NoReturn, Self
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,10 @@ from forebay.sharding.shard_layout import MAGIC
 from forebay.sharding.source import SourceFile
 
 __all__ = ["ShardReader"]
+
+Bytes = TypeVar("Bytes")
+TRIES_AGAIN = 3
+"""How often bytes that came damaged over a network are asked for again."""
 
 
 class ShardReader:
@@ -78,9 +82,10 @@ class ShardReader:
     def _read_footer(self, schema: Schema, nbytes: int, checksum: int) -> bytes:
         if not 0 < nbytes <= self._file.nbytes:
             self._fail(f"its footer should be {nbytes} bytes, and the file has {self._file.nbytes}")
-        tail = self._file.read(self._file.nbytes - nbytes, nbytes)
-        if sample_checksum(tail) != checksum and self._distrust(self._file.nbytes - nbytes, nbytes):
-            tail = self._file.read(self._file.nbytes - nbytes, nbytes)
+        start = self._file.nbytes - nbytes
+        tail = self._read_right(
+            lambda: self._file.read(start, nbytes), lambda data: sample_checksum(data) == checksum, start, nbytes
+        )
         if (found := sample_checksum(tail)) != checksum:
             self._fail(f"its footer has checksum {found:#018x}, and the index says {checksum:#018x}")
         try:
@@ -115,9 +120,12 @@ class ShardReader:
         """
         places = self._placed(row, column, "read")
         offset, nbytes, written = places.offsets.item(row), places.nbytes.item(row), places.checksums.item(row)
-        view = self._read_file(row, column, offset, nbytes, memory)
-        if sample_checksum(view) != written and self._distrust(offset, nbytes):
-            view = self._read_file(row, column, offset, nbytes, memory)
+        view = self._read_right(
+            lambda: self._read_file(row, column, offset, nbytes, memory),
+            lambda data: sample_checksum(data) == written,
+            offset,
+            nbytes,
+        )
         if (found := sample_checksum(view)) != written:
             self._fail(f"it has checksum {found:#018x}, and {written:#018x} was written", row=row, column=column)
         return view
@@ -222,12 +230,13 @@ class ShardReader:
         def read(offset: int, nbytes: int) -> memoryview:
             return self._read_file(row, column, start + offset, nbytes, memory)
 
-        header, bands = read_part(read, layout, first, end)
-        damage = find_damage(layout, header, bands, first)
-        if damage is not None and self._distrust(start, self._footer.placed[column].nbytes.item(row)):
-            header, bands = read_part(read, layout, first, end)
-            damage = find_damage(layout, header, bands, first)
-        if damage is not None:
+        header, bands = self._read_right(
+            lambda: read_part(read, layout, first, end),
+            lambda parts: find_damage(layout, *parts, first) is None,
+            start,
+            self._footer.placed[column].nbytes.item(row),
+        )
+        if (damage := find_damage(layout, header, bands, first)) is not None:
             self._fail(damage, row=row, column=column)
         return header, bands, sum(layout.band_rows[:first])
 
@@ -375,9 +384,9 @@ class ShardReader:
     def _read_batch(self, column: str, batch: int, first: int) -> memoryview:
         places: BatchPlaces = self._footer.batched[column]
         start, nbytes, written = places.starts.item(batch), places.nbytes.item(batch), places.checksums.item(batch)
-        view = self._file.read(start, nbytes)
-        if sample_checksum(view) != written and self._distrust(start, nbytes):
-            view = self._file.read(start, nbytes)
+        view = self._read_right(
+            lambda: self._file.read(start, nbytes), lambda data: sample_checksum(data) == written, start, nbytes
+        )
         if (found := sample_checksum(view)) != written:
             reason = f"its record batch has checksum {found:#018x}, and {written:#018x} was written"
             self._fail(reason, row=first, column=column)
@@ -400,12 +409,25 @@ class ShardReader:
         self._batched[column] = values  # two threads may both come here: they keep equal arrays
         return values
 
-    def _distrust(self, offset: int, nbytes: int) -> bool:
-        """Whether bytes that are not those written may be others when read again: they came over a network."""
-        if not isinstance(self._file, FarFile):
-            return False
-        self._file.distrust(offset, nbytes)
-        return True
+    def _read_right(
+        self, read: Callable[[], Bytes], is_right: Callable[[Bytes], bool], offset: int, nbytes: int
+    ) -> Bytes:
+        """What `read` gives; read again where it is wrong and came over a network, which may have damaged it.
+
+        Args:
+            read: reads it.
+            is_right: by its checksum.
+            offset: where in the file it lies.
+            nbytes: how many bytes it is.
+        """
+        found, file = read(), self._file
+        if isinstance(file, FarFile):
+            for _ in range(TRIES_AGAIN):
+                if is_right(found):
+                    break
+                file.distrust(offset, nbytes)
+                found = read()
+        return found
 
     def _place(self, row: int, column: str) -> str:
         return f"shard {self.shard} of {self.dataset}, row {row}, column {column!r}"

@@ -156,7 +156,7 @@ def test_the_command_line_shards_inspects_and_verifies_a_bucket(
 
 @pytest.mark.parametrize(
     ("every", "faults"),
-    [(5, (Fault.ERROR_500, Fault.ERROR_503)), (5, (Fault.CUT,)), (5, (Fault.SHORT,)), (25, (Fault.FLIP,))],
+    [(5, (Fault.ERROR_500, Fault.ERROR_503)), (5, (Fault.CUT,)), (5, (Fault.SHORT,)), (5, (Fault.FLIP,))],
     ids=["5xx", "cut", "short", "flipped"],
 )
 def test_requests_at_fault_cost_no_byte(
