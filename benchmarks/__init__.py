@@ -12,8 +12,10 @@ from forebay.benchmarks.loader import LoaderComparison, SideResult, compare
 from forebay.benchmarks.order import measure
 from forebay.benchmarks.overhead import OverheadReport, OverheadRow, measure_overhead
 from forebay.benchmarks.photographs import CLASSES, draw_folder, draw_photograph
+from forebay.benchmarks.ranks import RankComparison, compare_ranks
 from forebay.benchmarks.remote import RemoteReport, RemoteRound, RemoteWork, measure_remote
 from forebay.benchmarks.torch_peer import has_opencv
+from forebay.benchmarks.trainer import OverlapRow, TrainerReport, measure_trainer
 from forebay.benchmarks.work import LoaderWork
 
 __all__ = [
@@ -32,13 +34,17 @@ __all__ = [
     "MemoryRow",
     "OverheadReport",
     "OverheadRow",
+    "OverlapRow",
+    "RankComparison",
     "RemoteReport",
     "RemoteRound",
     "RemoteWork",
     "SideResult",
+    "TrainerReport",
     "compare",
     "compare_decoders",
     "compare_dropin",
+    "compare_ranks",
     "draw_folder",
     "draw_photograph",
     "has_opencv",
@@ -47,4 +53,5 @@ __all__ = [
     "measure_gpu",
     "measure_overhead",
     "measure_remote",
+    "measure_trainer",
 ]

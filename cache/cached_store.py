@@ -15,6 +15,8 @@ import weakref
 from collections import deque
 from collections.abc import Sequence
 
+import numpy as np
+
 from forebay.cache.advice import warn_of_size, warn_of_window
 from forebay.cache.awaited_file import AwaitedFile
 from forebay.cache.cached_reader import CachedReader
@@ -31,7 +33,7 @@ from forebay.cache.reservation import PART
 from forebay.cache.store import new_counts
 from forebay.cache.verification import check_copy
 from forebay.errors import ClosedError, ShardCorruptError, SourceError
-from forebay.sharding import FarFile, ShardReader, ShardSpan, SourceFile, StoredDataset
+from forebay.sharding import FarFile, NodeOrder, ShardReader, ShardSpan, SourceFile, StoredDataset
 
 __all__ = ["CachedStore"]
 
@@ -114,9 +116,11 @@ class CachedStore:
         far: dict[int, SourceFile] = {}
         try:
             for shard in shards:
-                if self._fetcher is not None and self._threads and (file := self._growing_file(shard)) is not None:
+                kept = not self._of_another_node(shard)
+                far_ahead = kept and self._fetcher is not None and bool(self._threads)
+                if far_ahead and (file := self._growing_file(shard)) is not None:
                     far[shard] = file
-                elif (reader := self._fetched(shard)) is not None:
+                elif kept and (reader := self._fetched(shard)) is not None:
                     readers[shard] = reader
                 else:
                     file = self._in_place(shard)
@@ -216,6 +220,10 @@ class CachedStore:
             log.warning("the cache's copy %s is damaged and removed: %s", file.name, what)
             self._drop(folder, name)
             return None
+
+    def _of_another_node(self, shard: int) -> bool:
+        """Whether the cache of another node keeps a shard, of which this node reads a few samples at most."""
+        return isinstance(self._order, NodeOrder) and not self._order.owns(np.array([shard]))[0]
 
     def _drop(self, folder: CacheFolder, name: str) -> None:
         folder.remove(self._data.fingerprint, name)

@@ -4,7 +4,8 @@ One small file, held by `flock` as long as its reader lives: without a lock hold
 What is made of it stands in `readers.py`. Nothing in it is used as a path or a size.
 
     position, 20 digits
-    {"version": 1, "fingerprint": ..., "sample_nbytes": ..., "order": {"seed", "epoch", "shuffle", "window"} or null}
+    {"version": 1, "fingerprint": ..., "sample_nbytes": ..., "order": null or {"seed", "epoch", "shuffle", "window",
+    "node", "nodes"}}
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import os
 import secrets
 import weakref
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +34,14 @@ MOST = 1 << 62
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OrderSettings:
-    """All that `EpochOrder` needs beside the data set."""
+    """All that `EpochOrder`, and `NodeOrder` of several nodes, need beside the data set."""
 
     seed: int
     epoch: int
     shuffle: bool
     window: int
+    node: int = 0
+    nodes: int = 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -126,9 +129,7 @@ def _encode(reading: Reading) -> bytes:
         "version": VERSION,
         "fingerprint": reading.fingerprint,
         "sample_nbytes": reading.sample_nbytes,
-        "order": None
-        if order is None
-        else {"seed": order.seed, "epoch": order.epoch, "shuffle": order.shuffle, "window": order.window},
+        "order": None if order is None else asdict(order),
     }
     return b"%0*d\n%s\n" % (DIGITS, reading.position, json.dumps(said).encode())
 
@@ -151,6 +152,8 @@ def _decode(content: bytes) -> Reading:
             epoch=_count(order["epoch"]),
             shuffle=order["shuffle"] is True,
             window=_count(order["window"], least=1),
+            node=_count(order["node"]),
+            nodes=_count(order["nodes"], least=1),
         ),
     )
     return replace(reading, position=_count(int(position)))

@@ -20,7 +20,7 @@ from forebay.cache.future import Order, until_next_use
 from forebay.cache.plan import FAR, UNUSED
 from forebay.cache.reader_file import SUFFIX, OrderSettings, ReaderFile, Reading, read_reader_file
 from forebay.cache.shard_names import ShardNames
-from forebay.sharding import EpochOrder, StoredDataset
+from forebay.sharding import EpochOrder, NodeOrder, StoredDataset
 
 __all__ = ["Reader", "Readers"]
 
@@ -49,8 +49,8 @@ class Reader:
     def follow(self, order: Order, position: int) -> None:
         """The reader reads this order from now on, beginning at `position`."""
         settings = None  # nobody else can follow another order
-        if isinstance(order, EpochOrder):
-            settings = OrderSettings(seed=order.seed, epoch=order.epoch, shuffle=order.shuffle, window=order.window)
+        if isinstance(order, EpochOrder | NodeOrder):
+            settings = _settings_of(order)
         with self._lock:
             self._order = order
             self._reading = replace(self._reading, order=settings, position=position)
@@ -126,7 +126,7 @@ class Readers:
         self._catalogue = catalogue
         self._mine: list[Reader] = []
         self._names: dict[str, ShardNames] = {}
-        self._orders: dict[tuple[str, OrderSettings], EpochOrder] = {}  # of living readers
+        self._orders: dict[tuple[str, OrderSettings], EpochOrder | NodeOrder] = {}  # of living readers
 
     def enter(self, data: StoredDataset) -> Reader:
         """Begin to read a data set, in an order that is not known yet. The caller closes the reader."""
@@ -178,7 +178,9 @@ class Readers:
             by_data.setdefault(fingerprint, []).append(i)
         before, self._orders = self._orders, {}
         for reading, order in self._living():
-            if isinstance(order, EpochOrder) and reading.order is not None:  # ranks of one job read the same order
+            if (
+                isinstance(order, EpochOrder | NodeOrder) and reading.order is not None
+            ):  # ranks of one job read the same order
                 self._orders[reading.fingerprint, reading.order] = order
             which = by_data.get(reading.fingerprint)
             data = None if which is None else self._catalogue.get(reading.fingerprint)
@@ -194,8 +196,11 @@ class Readers:
         return [int(use) for use in uses]
 
     def _orders_of_others(
-        self, data: StoredDataset, settings: OrderSettings, before: dict[tuple[str, OrderSettings], EpochOrder]
-    ) -> EpochOrder:
+        self,
+        data: StoredDataset,
+        settings: OrderSettings,
+        before: dict[tuple[str, OrderSettings], EpochOrder | NodeOrder],
+    ) -> EpochOrder | NodeOrder:
         key = data.fingerprint, settings
         order = before.get(key) or self._orders.get(key)
         if order is None:
@@ -207,6 +212,8 @@ class Readers:
                 shuffle=settings.shuffle,
                 window=settings.window,
             )
+            if settings.nodes > 1:
+                order = NodeOrder(order, node=settings.node, nodes=settings.nodes)
         self._orders[key] = order
         return order
 
@@ -214,6 +221,13 @@ class Readers:
         if data.fingerprint not in self._names:
             self._names[data.fingerprint] = ShardNames(data)
         return self._names[data.fingerprint].find(names)
+
+
+def _settings_of(order: EpochOrder | NodeOrder) -> OrderSettings:
+    whole, node, nodes = (order, 0, 1) if isinstance(order, EpochOrder) else (order.order, order.node, order.nodes)
+    return OrderSettings(
+        seed=whole.seed, epoch=whole.epoch, shuffle=whole.shuffle, window=whole.window, node=node, nodes=nodes
+    )
 
 
 def _soon(reading: Reading, order: Order | None, shards: npt.NDArray[np.int64], rows: int) -> npt.NDArray[np.int64]:

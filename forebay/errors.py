@@ -14,6 +14,8 @@
     │   └── BadSampleBudgetError             more bad samples than allowed
     ├── ShapeError (ValueError)              samples that do not stack into one batch
     ├── StallError (TimeoutError)            the next batch did not come within `timeout`
+    ├── LossError (ValueError)               a loss that is no finite number; names the samples
+    ├── RankFailedError (RuntimeError)       another rank of the job failed first; tells its error
     └── ClosedError (RuntimeError)           used after it was closed by you
 
 Messages say what happened, where, and what to do. Values are attributes too, and every error pickles with them.
@@ -30,7 +32,9 @@ __all__ = [
     "ConfigError",
     "DecodeError",
     "ForebayError",
+    "LossError",
     "ManifestError",
+    "RankFailedError",
     "RankMismatchError",
     "SampleError",
     "SchemaError",
@@ -117,6 +121,14 @@ class ShapeError(ForebayError, ValueError):
 
 class StallError(ForebayError, TimeoutError):
     """The next batch did not come within `timeout` seconds."""
+
+
+class LossError(ForebayError, ValueError):
+    """The loss is no finite number. Details: `step, loss, samples`."""
+
+
+class RankFailedError(ForebayError, RuntimeError):
+    """Another rank failed first, and this one ends with it. Details: `rank`, None when it was lost without a word."""
 
 
 class ClosedError(ForebayError, RuntimeError):

@@ -16,13 +16,17 @@ import numpy.typing as npt
 
 from forebay.cache import ShardStore
 from forebay.errors import ConfigError
-from forebay.loader.batches import BatchGrid
+from forebay.loader.batches import BatchGrid, BatchPlaces
 from forebay.loader.channel import Channel
-from forebay.sharding import EpochOrder, ShardSpan, StoredDataset
+from forebay.loader.node_division import divide_places
+from forebay.loader.ranks import Ranks
+from forebay.sharding import EpochOrder, NodeOrder, ShardSpan, StoredDataset
 
 __all__ = ["BatchPlan", "OrderPlan", "PlannedSamples", "SampledPlan"]
 
 Ints = npt.NDArray[np.int64]
+_OCCURRENCES = 1 << 16
+"""As many as a sample's counter has bits for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +45,10 @@ class PlannedSamples:
     """int64 (n,): how often the sample came before in this epoch."""
     valid: npt.NDArray[np.bool_]
     """bool (n,): false for a sample that only fills a place."""
+    weight: float = 1.0
+    """Of the rank's mean in the mean over ranks: its own valid samples x ranks / all valid samples."""
+    excess: int = 0
+    """Valid samples among them that are of shards of another node."""
 
 
 class BatchPlan(Protocol):
@@ -66,30 +74,69 @@ class BatchPlan(Protocol):
 
 
 class OrderPlan:
-    """Batches along the epoch's order, divided among the ranks. Conforms to `BatchPlan`."""
+    """Batches along the epoch's order, divided among the ranks. Conforms to `BatchPlan`.
 
-    def __init__(self, order: EpochOrder, grid: BatchGrid, *, rank: int, world_size: int) -> None:
+    Unlike other plans, it may be asked for any batch, any number of times, by any thread.
+    """
+
+    def __init__(self, order: EpochOrder, grid: BatchGrid, ranks: Ranks) -> None:
         self._order = order
         self._grid = grid
-        self.rank = rank
-        self._world_size = world_size
+        self._ranks = ranks
+        self._nodes = len(set(ranks.node_of))
+        self.rank = ranks.rank
         self.window = order.window
-        self.largest: int | None = -(-grid.global_batch_size // world_size)
+        self.largest: int | None = -(-grid.global_batch_size // ranks.world_size)
+
+    @property
+    def batches(self) -> int:
+        """How many there are."""
+        return len(self._grid)
 
     def follow(self, store: ShardStore) -> None:
         """See `BatchPlan.follow`."""
-        store.follow(self._order, self._grid.start)
+        order: EpochOrder | NodeOrder = self._order
+        if self._nodes > 1:
+            order = NodeOrder(self._order, node=self._ranks.node_of[self.rank], nodes=self._nodes)
+        store.follow(order, self._grid.start)
 
     def numbers(self) -> Iterator[int]:
         """See `BatchPlan.numbers`."""
         return iter(range(len(self._grid)))
 
     def samples(self, number: int) -> PlannedSamples:
-        """See `BatchPlan.samples`. A short last batch with fewer samples than ranks repeats one."""
-        positions, valid = self._grid.rank_positions(number, rank=self.rank, world_size=self._world_size)
-        shards, rows = self._order.locate(positions)
-        occurrences = np.where(valid, 0, 1).astype(np.int64)
-        return PlannedSamples(self._grid.bounds(number)[0], int(positions[0]), shards, rows, occurrences, valid)
+        """See `BatchPlan.samples`. What fills up a last batch are repetitions of its samples."""
+        places, excess = self._places(number)
+        shards, rows = self._order.locate(places.positions)
+        return PlannedSamples(
+            start=self._grid.bounds(number)[0],
+            position=int(places.positions[0]),
+            shards=shards,
+            rows=rows,
+            occurrences=places.occurrences % _OCCURRENCES,
+            valid=places.valid,
+            weight=self.weight(number, places),
+            excess=excess,
+        )
+
+    def weight(self, number: int, places: BatchPlaces | None = None) -> float:
+        """The weight of this rank's part of a batch; of `places` where the caller has them."""
+        places = self._places(number)[0] if places is None else places
+        return self._grid.weight(number, int(places.valid.sum()), world_size=self._ranks.world_size)
+
+    def _places(self, number: int) -> tuple[BatchPlaces, int]:
+        """This rank's places of a batch, and how many of their samples are of shards of another node."""
+        ranks = self._ranks
+        whole = self._grid.places(number, world_size=ranks.world_size)
+        # Frameworks that want even ranks also want all repetitions behind the samples.
+        if self._nodes == 1 or (self._grid.even and not whole.valid.all()):
+            return self._grid.rank_places(number, rank=self.rank, world_size=ranks.world_size), 0
+        shards, _ = self._order.locate(whole.positions)
+        owners = self._order.places(shards) % self._nodes
+        mine = divide_places(owners, ranks.node_of, self.rank)
+        places = whole.take(mine)
+        elsewhere = owners[mine] != ranks.node_of[self.rank]
+        return places, int((elsewhere & places.valid).sum())
 
     def close(self) -> None:
         """Nobody waits."""
@@ -158,7 +205,7 @@ class SampledPlan:
         self.window = max(1, len(data.shard_rows))
         self.rank = 0
         self.largest = largest
-        self._seen = np.zeros(data.rows, np.uint16)  # as many bits as a sample's counter has for them
+        self._seen = np.zeros(data.rows, np.uint16)
         self._order = _GivenOrder()
         self._numbers: Channel[int] = Channel(capacity=1 << 62)
         self._store: ShardStore | None = None
@@ -221,7 +268,7 @@ class SampledPlan:
         within = np.arange(len(places)) - np.repeat(begins, np.diff(np.append(begins, len(places))))
         occurrences = np.empty(len(places), np.int64)
         occurrences[order] = within
-        occurrences = (occurrences + self._seen[places]) % (1 << 16)
+        occurrences = (occurrences + self._seen[places]) % _OCCURRENCES
         np.add.at(self._seen, places, 1)
         return occurrences
 

@@ -23,7 +23,7 @@ from forebay.loader.outputs import TensorSpec
 from forebay.loader.pending_batch import PendingBatch, Places
 from forebay.loader.randomness import DrawKey, generator
 from forebay.loader.readers import ReaderPool
-from forebay.loader.samples import INDEX, VALID, StageFailed, collate
+from forebay.loader.samples import INDEX, VALID, WEIGHT, StageFailed, collate
 from forebay.loader.slots import LoaderMemory
 
 __all__ = ["BatchWork", "nbytes_of"]
@@ -85,6 +85,7 @@ class BatchWork:
         planned = s.plan.samples(batch.number)
         self._store.advance(planned.position)
         batch.start, batch.valid = planned.start, planned.valid
+        batch.weight, batch.excess = planned.weight, planned.excess
         batch.shards, batch.rows = planned.shards.tolist(), planned.rows.tolist()
         batch.indices = s.data.shard_starts[planned.shards] + planned.rows
         batch.draws = [
@@ -92,8 +93,12 @@ class BatchWork:
             for program in self._programs
         ]
         self._take_slots(batch)
+        before = self._pool.read_nbytes
         batch.raw = self._pool.read_batch(batch.shards, batch.rows, batch.heads.rows if self.rules.columns else None)
         batch.heads.add(batch.raw.pictures)
+        if s.partial:
+            shares = s.data.shard_nbytes[planned.shards] / s.data.shard_rows[planned.shards]
+            batch.unread_nbytes = max(0.0, float(shares.sum()) - (self._pool.read_nbytes - before))
         slots_nbytes = sum(slot.nbytes for slots in batch.slots for slot in slots if slot is not None)
         return slots_nbytes + batch.raw.nbytes
 
@@ -218,6 +223,8 @@ class BatchWork:
             outputs[INDEX] = torch.from_numpy(batch.indices)
         if VALID in s.virtual:
             outputs[VALID] = torch.from_numpy(batch.valid)
+        if WEIGHT in s.virtual:
+            outputs[WEIGHT] = torch.tensor(batch.weight, dtype=torch.float64)
         return outputs
 
     def finish(self, batch: PendingBatch, outputs: dict[str, Any]) -> dict[str, Any]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import torch.utils.data
+from torch.distributed.device_mesh import DeviceMesh
 from torch.utils.data import Dataset, Sampler, default_collate, default_convert
 from typing_extensions import TypeVar  # torch needs it too; typing has defaults from Python 3.13 on
 
@@ -81,6 +84,15 @@ class DataLoader(torch.utils.data.DataLoader[Batch_co]):
         device: where batches go, on a stream of its own, ahead of the step; None leaves them on the CPU.
         rank: this process among the readers; None asks torch.distributed.
         world_size: of these readers.
+        mesh: of torch, instead of both: ranks with the same coordinates in `data_dims` get the same batches, as tensor,
+            context and pipeline parallel ranks need. Every rank of the default process group makes the loader.
+        data_dims: names of the mesh's dims along which ranks read different samples; `("dp",)` when None.
+        nodes: that ranks are spread over, neighbours together: each caches a part of the shards, and its ranks take the
+            samples of these, up to their share of the batch. None asks torchrun's environment; 1 divides each batch
+            into contiguous slices. Which samples form a global batch does not depend on it.
+        tail: what becomes of a last batch that is not full, over all ranks: "drop" leaves it out, "short" divides it as
+            evenly as can be, "pad" fills it up with repetitions whose `"__valid__"` is false. None goes by `drop_last`.
+            No rank is ever without a batch: of fewer samples than ranks, some get one that is not valid.
         prefetch_nbytes: bytes that batches made ahead may take; one always fits. 2 GiB.
         workers: where Python makes the samples: "process", or "thread" for data sets, and callables among the
             transforms of shards, that release the GIL or cannot be pickled. Threads share one `random`, numpy and
@@ -130,6 +142,10 @@ class DataLoader(torch.utils.data.DataLoader[Batch_co]):
         device: torch.device | str | None = None,
         rank: int | None = None,
         world_size: int | None = None,
+        mesh: DeviceMesh | None = None,
+        data_dims: Sequence[str] | None = None,
+        nodes: int | None = None,
+        tail: Literal["drop", "pad", "short"] | None = None,
         prefetch_nbytes: int = PREFETCH_NBYTES,
         decode: Literal["auto", "dali", "native", "library"] = "auto",
         workers: Literal["process", "thread"] = "process",
@@ -145,6 +161,10 @@ class DataLoader(torch.utils.data.DataLoader[Batch_co]):
         self.device = device
         self.rank = rank
         self.world_size = world_size
+        self.mesh = mesh
+        self.data_dims = data_dims
+        self.nodes = nodes
+        self.tail = tail
         self.prefetch_nbytes = prefetch_nbytes
         self.decode = decode
         self.workers = workers
@@ -157,6 +177,7 @@ class DataLoader(torch.utils.data.DataLoader[Batch_co]):
                 sampler = batch_sampler = None
                 batch_size = meant.get("batch_size", batch_size)
                 drop_last = meant.get("drop_last", drop_last)
+                tail = "short" if tail == "drop" and "drop_last" in meant else tail
                 shuffle = meant["shuffle"]
             refuse_for_shards(
                 collate_fn=None if collate_fn in (default_collate, default_convert) else collate_fn,
@@ -182,6 +203,10 @@ class DataLoader(torch.utils.data.DataLoader[Batch_co]):
                 device=device,
                 rank=rank,
                 world_size=world_size,
+                mesh=mesh,
+                data_dims=data_dims,
+                nodes=nodes,
+                tail=tail,
                 generator=generator,
                 decode=decode,
                 workers=workers,
@@ -328,6 +353,61 @@ class DataLoader(torch.utils.data.DataLoader[Batch_co]):
             self._shards.load_state_dict(state_dict)
         else:
             self._passes.load_state_dict(self, state_dict)
+
+    def only(self, outputs: Sequence[str]) -> None:
+        """Give only these outputs from the next `iter()` on, and read only the columns that they need.
+
+        For the stages of a pipelined model: the first needs inputs, the last targets, one between them nothing, `[]`.
+        Order, random numbers and the samples of each batch stay those of the whole data set. `stats()`, which begins
+        anew, tells the bytes that are not read; a pass that is under way is closed.
+
+        Args:
+            outputs: names of outputs of the `ShardDataset` (`dataset.outputs` are all), and virtual columns.
+
+        Raises:
+            ConfigError: there is no such output, or a setting needs those that are left out. Nothing is changed then.
+        """
+        if self._shards is not None:
+            self._shards.only(outputs)
+        elif self._sampled is not None:
+            self._sampled = self._sampled.only(cast("ShardDataset", self.dataset).only(outputs))
+        else:
+            raise ConfigError(
+                "only() chooses among the outputs of a ShardDataset; of this data set, take what you need"
+            )
+
+    def ids_of(self, *, batch: int) -> npt.NDArray[np.int64]:
+        """The samples of one of this rank's batches, without reading any.
+
+        No message is sent, but for a seed that nobody gave, before the first `iter()`: then all ranks must ask.
+
+        Args:
+            batch: its number in the newest `iter()`, or the next one before there is any, from 0. After a resume in
+                mid-epoch 0 is the first batch that was not delivered before.
+
+        Returns:
+            int64 (B,), indices in the data set, repetitions in a last batch included. Where a sample was bad and
+            replaced, the bad one's.
+
+        Raises:
+            ConfigError: there is no such batch, or the order is not the loader's own.
+        """
+        if self._shards is None:
+            raise ConfigError("ids_of() needs a ShardDataset without a sampler, whose order is arithmetic")
+        return self._shards.ids_of(batch)
+
+    def weight_of(self, *, batch: int) -> float:
+        """What `"__weight__"` is of one of this rank's batches, counted as for `ids_of`; as a float.
+
+        A mean loss over the batch's valid samples, times this and averaged over the ranks, is the mean over the global
+        batch. It is 1 where each rank has as many samples.
+
+        Raises:
+            ConfigError: as `ids_of`.
+        """
+        if self._shards is None:
+            raise ConfigError("weight_of() needs a ShardDataset without a sampler, whose order is arithmetic")
+        return self._shards.weight_of(batch)
 
     def stats(self) -> LoaderStats:
         """Where the time went so far: by stage, and how long the training loop waited."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import operator
 import os
 import threading
@@ -12,12 +13,12 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from forebay.cache import CacheConfig, RemoteConfig, ShardStore, open_place, open_store
+from forebay.cache import CacheConfig, InPlaceStore, RemoteConfig, ShardStore, open_place, open_store
 from forebay.errors import ConfigError
 from forebay.loader.decode import MAX_PIXELS
 from forebay.loader.outputs import Transforms, compile_outputs
 from forebay.loader.readers import ReaderPool
-from forebay.loader.samples import INDEX, VALID, SampleMaker, StageFailed
+from forebay.loader.samples import INDEX, VALID, VIRTUAL, WEIGHT, SampleMaker, StageFailed
 from forebay.sharding import Schema, Source, StoredDataset
 
 __all__ = ["ShardDataset"]
@@ -39,8 +40,9 @@ class ShardDataset(Dataset[dict[str, Any]]):
         transforms: what makes each output, by output name: `{"image": [T.RandomResizedCrop(224)]}`;
             `{"view1": T.From("image", [...])}` names the column; `{("image", "mask"): [...]}` draws geometry once for
             both. Columns that are not mentioned become outputs as they are: images uint8 (3, H, W).
-        columns: read only these columns; None reads all. `"__index__"` (the sample's index, int64) and `"__valid__"`
-            (bool) may be added.
+        columns: read only these columns; None reads all. `"__index__"` (the sample's index, int64), `"__valid__"`
+            (bool, false of a sample that only fills a place) and `"__weight__"` (one float64 a batch: own valid samples
+            x ranks / those of all ranks) may be added.
         orientation: "apply" turns images upright by their EXIF orientation; "ignore" leaves them as they are stored.
         max_pixels: an image that claims more pixels is a bad sample (a decompression bomb), before it is decoded.
 
@@ -73,10 +75,12 @@ class ShardDataset(Dataset[dict[str, Any]]):
         self.cache = CacheConfig.choose(cache)
         self.transforms = transforms
         self.columns = columns
-        self.virtual = tuple(name for name in columns or () if name in (INDEX, VALID))
+        self.virtual = tuple(name for name in columns or () if name in VIRTUAL)
         real = None if columns is None else [name for name in columns if name not in self.virtual]
         programs = compile_outputs(self.data.schema, real, transforms)
         self.maker = SampleMaker(self.data.schema, programs, orientation=orientation, max_pixels=max_pixels)
+        self.partial = False
+        """Whether `only` left outputs out."""
         self._epoch, self._seed = 0, 0
         self._local = _MapStyleReader(self)
 
@@ -90,8 +94,42 @@ class ShardDataset(Dataset[dict[str, Any]]):
         """Of the content: equal for equal data, wherever it lies."""
         return self.data.fingerprint
 
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Names of what is made of each sample, those that begin with `__` left out."""
+        return self.maker.outputs
+
+    def only(self, outputs: Sequence[str]) -> ShardDataset:
+        """The same data set with fewer outputs, such as a stage of a pipelined model needs.
+
+        Only the columns that these need are read, and none at all where there are none. Their values, the order of
+        samples and the fingerprint stay.
+
+        Args:
+            outputs: names of outputs, and of virtual columns.
+
+        Raises:
+            ConfigError: there is no such output, or a callable makes it together with others.
+        """
+        if isinstance(outputs, str):
+            raise ConfigError(f"only({outputs!r}) is one name; give a list: only([{outputs!r}])")
+        for name in outputs:
+            if name not in self.outputs and name not in VIRTUAL:
+                raise ConfigError(
+                    f"only({list(outputs)!r}): there is no output {name!r}; the outputs are {list(self.outputs)}, and "
+                    f"{list(VIRTUAL)}"
+                )
+        fewer = copy.copy(self)
+        fewer.maker = self.maker.only(outputs)
+        fewer.virtual = tuple(name for name in VIRTUAL if name in outputs)
+        fewer.partial = self.partial or len(fewer.outputs) < len(self.outputs)
+        fewer._local = _MapStyleReader(fewer)
+        return fewer
+
     def open_store(self) -> ShardStore:
         """The way to this data set's shards, through its cache when it has one. Whoever opens it closes it."""
+        if not self.maker.columns:  # nothing is read, and nothing to be fetched ahead
+            return InPlaceStore(self.data, ())
         return open_store(self.data, self.cache, self.maker.columns)
 
     def set_epoch(self, epoch: int, *, seed: int = 0) -> None:
@@ -158,6 +196,8 @@ class _MapStyleReader:
                 sample[INDEX] = torch.tensor(indices[i])
             if VALID in dataset.virtual:
                 sample[VALID] = torch.tensor(True)
+            if WEIGHT in dataset.virtual:
+                sample[WEIGHT] = torch.tensor(1.0, dtype=torch.float64)
             samples.append(sample)
         return samples
 

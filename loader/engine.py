@@ -336,7 +336,14 @@ class ShardEngine:
                     self._batch_work.pin(outputs), lambda moved: self._batch_work.finish(batch, moved)
                 )
         bad = [batch.bad[i] for i in sorted(batch.bad)]
-        return Delivery(batch=outputs, samples=len(batch.rows), bad=bad, copied=copied)
+        return Delivery(
+            batch=outputs,
+            samples=len(batch.rows),
+            bad=bad,
+            excess=batch.excess,
+            unread_nbytes=batch.unread_nbytes,
+            copied=copied,
+        )
 
 
 _live: weakref.WeakSet[ShardEngine] = weakref.WeakSet()

@@ -89,7 +89,13 @@ class EngineBatches:
         self.delivered += 1
         returned = time.monotonic()
         since = asked if self._last_return is None else self._last_return
-        self._meter.delivered(delivery.samples, stall_s=returned - asked, seconds=returned - since)
+        self._meter.delivered(
+            delivery.samples,
+            excess=delivery.excess,
+            unread_nbytes=delivery.unread_nbytes,
+            stall_s=returned - asked,
+            seconds=returned - since,
+        )
         self._last_return = returned
         return delivery
 

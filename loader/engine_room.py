@@ -16,6 +16,7 @@ from forebay.loader.device import resolve_device
 from forebay.loader.engine import CHUNK, ShardEngine
 from forebay.loader.engine_settings import EngineSettings
 from forebay.loader.ranks import thread_share
+from forebay.loader.refusals import refuse_for_stages
 from forebay.loader.settings import ShardLoaderSettings
 from forebay.loader.shard_workers import ShardWorkers
 from forebay.loader.slots import LoaderMemory
@@ -38,6 +39,7 @@ class EngineRoom:
     """
 
     def __init__(self, dataset: ShardDataset, settings: ShardLoaderSettings) -> None:
+        refuse_for_stages(dataset, settings)
         self._dataset = dataset
         self._settings = settings
         self._device = resolve_device(settings.device)
@@ -55,6 +57,16 @@ class EngineRoom:
         for transform in settings.batch_transforms:
             transform.check(dataset.schema)
         self.reset_stats()
+
+    def only(self, dataset: ShardDataset) -> EngineRoom:
+        """A room for a data set with other outputs; this one is closed.
+
+        Raises:
+            ConfigError: the outputs do not go with the settings; nothing is changed then.
+        """
+        other = EngineRoom(dataset, self._settings)
+        self.close()
+        return other
 
     def _new_memory(self) -> LoaderMemory:
         return LoaderMemory(pin_memory=self._pin_memory, batches=(self._settings.prefetch or 2) + 2)
@@ -87,6 +99,7 @@ class EngineRoom:
             data=self._dataset.data,
             maker=maker,
             virtual=self._dataset.virtual,
+            partial=self._dataset.partial,
             plan=plan,
             seed=seed,
             epoch=epoch,

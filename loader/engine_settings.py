@@ -25,7 +25,9 @@ class EngineSettings:
     data: StoredDataset
     maker: SampleMaker
     virtual: tuple[str, ...]
-    """Which of `__index__` and `__valid__` the user wants."""
+    """Which of `__index__`, `__valid__` and `__weight__` the user wants."""
+    partial: bool
+    """Whether outputs were left out, so that what is not read is counted."""
     plan: BatchPlan
     """Which samples each batch is of."""
     seed: int
@@ -53,4 +55,8 @@ class Delivery:
     batch: dict[str, Any]
     samples: int
     bad: list[SampleError]
+    excess: int = 0
+    """Samples of shards of another node."""
+    unread_nbytes: float = 0.0
+    """Bytes of the samples that were left out."""
     copied: torch.cuda.Event | None = None

@@ -6,7 +6,7 @@ straight into the batch's slot where the shape is known. It knows neither files 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,6 +59,7 @@ class OutputProgram:
         columns: that they come from.
         transforms: in order.
         shared: others read the same decoded values, so a callable, which may change what it is given, gets a copy.
+        drawn_as: names of the outputs that share its random numbers, itself among them; None: its own alone.
     """
 
     def __init__(
@@ -68,8 +69,10 @@ class OutputProgram:
         transforms: Sequence[Transform],
         *,
         shared: bool = False,
+        drawn_as: tuple[str, ...] | None = None,
     ) -> None:
         self.names = names
+        self._drawn_as = names if drawn_as is None else drawn_as
         self.columns = tuple(column.name for column in columns)
         self.ragged = tuple(column.kind is Kind.TENSOR and column.is_variable for column in columns)
         """Whether the samples of an output differ in shape by declaration."""
@@ -152,7 +155,28 @@ class OutputProgram:
             count -= 1
         if count == len(self._steps) or self._kinds != (Kind.IMAGE,) or self.specs[0] is None:
             return self, ()
-        return OutputProgram(self.names, columns, transforms[:count], shared=shared), tuple(self._steps[count:])
+        head = OutputProgram(self.names, columns, transforms[:count], shared=shared, drawn_as=self._drawn_as)
+        return head, tuple(self._steps[count:])
+
+    def only(self, outputs: Collection[str]) -> OutputProgram | None:
+        """One that makes just those of its outputs, with the same values; None: they are none of its own.
+
+        Raises:
+            ConfigError: a callable makes them together with others.
+        """
+        chosen = [k for k, name in enumerate(self.names) if name in outputs]
+        if len(chosen) in (0, len(self.names)):
+            return self if chosen else None
+        if self.opaque:
+            raise ConfigError(
+                f"output {self.names[chosen[0]]!r} alone: a callable makes {' and '.join(self.names)} together; "
+                "ask for all of them, or give each a list of transforms of its own"
+            )
+        columns, transforms, shared = self._given
+        names = tuple(self.names[k] for k in chosen)
+        return OutputProgram(
+            names, tuple(columns[k] for k in chosen), transforms, shared=shared, drawn_as=self._drawn_as
+        )
 
     def draw(self, *, seed: int, epoch: int, indices: Int64s, occurrences: Int64s) -> Draws:
         """The numbers of a batch, by one vectorised call.
@@ -163,7 +187,7 @@ class OutputProgram:
             indices: int64 (B,) of the samples in the data set.
             occurrences: int64 (B,) of each in the epoch, 0 the first time.
         """
-        output = "+".join(self.names)
+        output = "+".join(self._drawn_as)
         keys = [DrawKey(seed, output, name, epoch) for name in self._streams]
         return draw(keys, [step.draws for step in self._steps], indices, occurrences)
 

@@ -25,6 +25,7 @@ class PendingBatch:
         "bad",
         "chunks_left",
         "draws",
+        "excess",
         "failures",
         "heads",
         "indices",
@@ -38,7 +39,9 @@ class PendingBatch:
         "shards",
         "slots",
         "start",
+        "unread_nbytes",
         "valid",
+        "weight",
     )
 
     def __init__(self, number: int, *, is_end: bool = False) -> None:
@@ -50,6 +53,9 @@ class PendingBatch:
         self.rows: list[int] = []
         self.indices: npt.NDArray[np.int64] = np.empty(0, np.int64)
         self.valid: npt.NDArray[np.bool_] = np.empty(0, np.bool_)
+        self.weight = 1.0
+        self.excess = 0
+        self.unread_nbytes = 0.0
         self.raw = RawBatch()
         self.draws: list[Draws] = []
         self.heads: BatchHeads

@@ -58,6 +58,8 @@ class ReaderPool:
             ShardCorruptError: the bytes differ from what was written; names data set, shard, row and column.
             SourceError: the bytes cannot be read.
         """
+        if not self._kinds:
+            return {}
         with self._lock:
             reader = self._reader(shard)
             return {name: self._read_value(reader, row, name) for name in self._kinds}
@@ -84,6 +86,8 @@ class ReaderPool:
             ShardCorruptError, SourceError: as `read`.
         """
         batch = RawBatch()
+        if not self._kinds:
+            return batch
         for name, kind in self._kinds.items():
             if kind is Kind.IMAGE:
                 whole = functools.partial(self._read_whole, shards, rows, name)

@@ -8,7 +8,7 @@ from typing import Any
 from forebay.errors import ConfigError
 from forebay.loader.settings import PREFETCH_NBYTES
 
-__all__ = ["refuse_for_others", "refuse_for_samplers", "refuse_for_shards"]
+__all__ = ["refuse_for_others", "refuse_for_samplers", "refuse_for_shards", "refuse_for_stages"]
 
 _FOR_SHARDS = {
     "collate_fn": "its batches are made in place; use transforms= for samples, batch_transforms= for batches",
@@ -23,6 +23,10 @@ _ONLY_FOR_SHARDS: Mapping[str, Any] = {
     "device": None,
     "rank": None,
     "world_size": None,
+    "mesh": None,
+    "data_dims": None,
+    "nodes": None,
+    "tail": None,
     "prefetch_nbytes": PREFETCH_NBYTES,
     "decode": "auto",
 }
@@ -45,7 +49,7 @@ def refuse_for_samplers(loader: Any, batch_sampler: object) -> None:
     Raises:
         ConfigError: there is one.
     """
-    for name in ("global_batch_size", "window", "rank", "world_size"):
+    for name in ("global_batch_size", "window", "rank", "world_size", "mesh", "data_dims", "nodes", "tail"):
         if getattr(loader, name) is not None:
             raise ConfigError(
                 f"{name}= cannot be used with a sampler, which says itself what this rank reads, and in which order; "
@@ -55,6 +59,24 @@ def refuse_for_samplers(loader: Any, batch_sampler: object) -> None:
         raise ConfigError(
             'on_error="skip" cannot be used with a batch_sampler: it chose the samples of a batch to go together, and '
             "one drawn from the shard would not; use batch_size= and sampler="
+        )
+
+
+def refuse_for_stages(dataset: Any, settings: Any) -> None:
+    """Of a `ShardDataset` without some of its outputs: settings that need all of them.
+
+    Raises:
+        ConfigError: there is one.
+    """
+    if dataset.partial and settings.on_error == "skip":
+        raise ConfigError(
+            f'on_error="skip" with only {list(dataset.outputs)}: a stage that does not read a bad image would not know '
+            'that another sample took its place, and targets would not fit inputs; use on_error="raise"'
+        )
+    if dataset.partial and settings.batch_transforms:
+        raise ConfigError(
+            f"batch_transforms with only {list(dataset.outputs)}: they mix inputs and targets, and see but a part; mix "
+            "in the training loop, or leave out only"
         )
 
 

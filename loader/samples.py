@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,12 +20,16 @@ from forebay.loader.outputs import Draws, OutputProgram
 from forebay.loader.tails import Tail, split_tails
 from forebay.sharding import Column, Kind, Schema
 
-__all__ = ["INDEX", "VALID", "Place", "SampleMaker", "collate"]
+__all__ = ["INDEX", "VALID", "VIRTUAL", "WEIGHT", "Place", "SampleMaker", "collate"]
 
 INDEX = "__index__"
 """Virtual column: the sample's index in the data set, int64; of the sample that fills the place of a bad one."""
 VALID = "__valid__"
 """Virtual column: bool, false where a sample fills the place of a bad one or pads a short batch."""
+WEIGHT = "__weight__"
+"""Virtual column, one number a batch: what this rank's mean weighs in the mean over ranks, float64. A sample that fills
+the place of a bad one counts in it as the bad one would: the other ranks do not hear of it."""
+VIRTUAL = (INDEX, VALID, WEIGHT)
 
 Outputs = list[tuple[Any, ...]]
 """Per program, the values of its outputs."""
@@ -61,6 +65,21 @@ class SampleMaker:
             for name in self.columns
         }
         self._of_thread = threading.local()
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Names of what is made."""
+        return tuple(name for program in self.programs for name in program.names)
+
+    def only(self, outputs: Collection[str]) -> SampleMaker:
+        """One that makes just these outputs, with the same values, from just the columns that they need.
+
+        Raises:
+            ConfigError: one cannot be made without another.
+        """
+        programs = [part for program in self.programs if (part := program.only(outputs)) is not None]
+        columns = Schema(tuple(self._schema_columns.values()))
+        return SampleMaker(columns, programs, orientation=self._orientation, max_pixels=self._max_pixels)
 
     def head_rules(self, decoder: Decoder) -> HeadRules:
         """Which programs have a head to be decoded apart by `decoder`."""

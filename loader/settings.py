@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
 from forebay.errors import ConfigError
+from forebay.loader.batches import Tail
 from forebay.loader.transforms import BatchTransform
 
 __all__ = ["PREFETCH_NBYTES", "ShardLoaderSettings", "whole_number"]
@@ -18,6 +20,9 @@ PREFETCH_NBYTES = 2 << 30
 """Bytes that batches made ahead may take: 50 batches of 256 float32 images of 224 pixels."""
 
 
+_WHOLE_NUMBERS = (
+    "batch_size", "global_batch_size", "threads", "prefetch", "prefetch_nbytes", "seed", "window", "nodes"
+)  # fmt: skip
 _ARGUMENTS = {"threads": "num_workers", "prefetch": "prefetch_factor", "timeout_s": "timeout"}
 
 
@@ -54,12 +59,17 @@ class ShardLoaderSettings:
     device: torch.device | str | None
     rank: int | None
     world_size: int | None
+    mesh: Any
+    data_dims: Sequence[str] | None
+    nodes: int | None
+    tail: Tail | None
+    """None: as `drop_last` says."""
     generator: torch.Generator | None
     decode: Literal["auto", "dali", "native", "library"]
     workers: Literal["process", "thread"]
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "global_batch_size", "threads", "prefetch", "prefetch_nbytes", "seed", "window"):
+        for name in _WHOLE_NUMBERS:
             value = getattr(self, name)
             if value is not None:
                 object.__setattr__(self, name, whole_number(_ARGUMENTS.get(name, name), value))
@@ -72,6 +82,7 @@ class ShardLoaderSettings:
         if self.decode not in ("auto", "dali", "native", "library"):
             raise ConfigError(f'decode={self.decode!r}; give "auto", "dali", "native" or "library"')
         self._check_batch_size()
+        self._check_tail()
         if self.threads < 0:
             raise ConfigError(
                 f"num_workers={self.threads}; give a number of decode threads, or 0 for this process's share"
@@ -98,6 +109,20 @@ class ShardLoaderSettings:
             raise ConfigError(f"seed={self.seed}; give an integer from 0 to 2**63 - 1")
         if self.on_error not in ("raise", "skip"):
             raise ConfigError(f'on_error={self.on_error!r}; give "raise" or "skip"')
+
+    @property
+    def tail_rule(self) -> Tail:
+        """What becomes of a last batch that is not full."""
+        return self.tail or ("drop" if self.drop_last else "short")
+
+    def _check_tail(self) -> None:
+        if self.tail not in (None, "drop", "pad", "short"):
+            raise ConfigError(f'tail={self.tail!r}; give "drop", "pad" or "short"')
+        if self.tail is not None and self.drop_last:
+            raise ConfigError(
+                f"drop_last=True and tail={self.tail!r} both say what becomes of a last batch that is not full; give "
+                'one: drop_last=True is tail="drop", drop_last=False is tail="short"'
+            )
 
     def _check_batch_size(self) -> None:
         if self.global_batch_size is not None:

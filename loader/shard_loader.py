@@ -6,9 +6,11 @@ It decides what comes next and remembers what was received; the engine does the 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from forebay.errors import ConfigError, StateError
@@ -34,7 +36,7 @@ class ShardLoader:
         self._dataset = dataset
         self._settings = settings
         self._room = EngineRoom(dataset, settings)
-        if settings.rank is not None or settings.world_size is not None:
+        if any(given is not None for given in (settings.rank, settings.world_size, settings.mesh, settings.data_dims)):
             self._ranks()
         self._seed = settings.seed
         self._window = settings.window
@@ -46,19 +48,21 @@ class ShardLoader:
         self.prepared = False
         """Whether accelerate prepared this loader: it hears then how far a pass has come."""
         self._pass: Pass | None = None
+        self._newest_plan: OrderPlan | None = None
         self._newest: weakref.ref[ShardIterator] | None = None
         self._check_not_empty(settings.global_batch_size or settings.batch_size or 1)
 
     def _check_not_empty(self, global_batch_size: int) -> None:
-        if self._settings.drop_last and 0 < len(self._dataset) < global_batch_size:
+        if self._settings.tail_rule == "drop" and 0 < len(self._dataset) < global_batch_size:
             raise ConfigError(
                 f"{self._dataset.data.name} has {len(self._dataset):,} samples, fewer than a global batch of "
-                f"{global_batch_size:,}, and drop_last=True would leave no batch at all; make the "
-                "batch smaller, or pass drop_last=False for one short batch"
+                f'{global_batch_size:,}, and drop_last=True, or tail="drop", would leave no batch at all; make the '
+                'batch smaller, or pass drop_last=False or tail="pad" for one batch'
             )
 
     def _ranks(self) -> Ranks:
-        return Ranks.find(self._settings.rank, self._settings.world_size)
+        s = self._settings
+        return Ranks.find(s.rank, s.world_size, mesh=s.mesh, data_dims=s.data_dims, nodes=s.nodes)
 
     def _global_batch_size(self, ranks: Ranks) -> int:
         if self._settings.global_batch_size is not None:
@@ -70,7 +74,7 @@ class ShardLoader:
         return BatchGrid(
             samples=len(self._dataset),
             global_batch_size=self._global_batch_size(ranks),
-            drop_last=self._settings.drop_last,
+            tail=self._settings.tail_rule,
             start=start,
             even=even,
         )
@@ -101,6 +105,21 @@ class ShardLoader:
         assert self._seed is not None
         epoch, start = self._next()
         current = Pass(epoch, self._grid(ranks, start, even=even), resumed=self._loaded, told=told)
+        plan = self._plan(ranks, epoch, current.grid)
+        assert plan.largest is not None
+        engine = self._room.start(plan, seed=self._seed, epoch=epoch, prefetch=self._room.prefetch(plan.largest))
+        self._pass, self._newest_plan = current, plan
+        self._next_epoch, self._next_position = epoch + 1, 0
+        self._loaded = False
+        place = accelerate_place(current.grid.repeats(ranks.world_size)) if self.prepared else None
+        iterator = ShardIterator(
+            engine, current, self._room.meter, timeout_s=self._settings.timeout_s or None, place=place
+        )
+        self._newest = weakref.ref(iterator)
+        return iterator
+
+    def _plan(self, ranks: Ranks, epoch: int, grid: BatchGrid) -> OrderPlan:
+        assert self._seed is not None
         data = self._dataset.data
         order = EpochOrder(
             data.shard_rows,
@@ -110,18 +129,7 @@ class ShardLoader:
             shuffle=self._shuffle,
             window=self._window,
         )
-        plan = OrderPlan(order, current.grid, rank=ranks.rank, world_size=ranks.world_size)
-        assert plan.largest is not None
-        engine = self._room.start(plan, seed=self._seed, epoch=epoch, prefetch=self._room.prefetch(plan.largest))
-        self._pass = current
-        self._next_epoch, self._next_position = epoch + 1, 0
-        self._loaded = False
-        place = accelerate_place(current.grid.repeats(ranks.world_size)) if self.prepared else None
-        iterator = ShardIterator(
-            engine, current, self._room.meter, timeout_s=self._settings.timeout_s or None, place=place
-        )
-        self._newest = weakref.ref(iterator)
-        return iterator
+        return OrderPlan(order, grid, ranks)
 
     def _next(self) -> tuple[int, int]:
         if self._pass is not None and self._pass.told and self._pass.delivered == 0 and not self._pass.ended:
@@ -135,7 +143,7 @@ class ShardLoader:
                 f"rank={ranks.rank} of world_size={ranks.world_size} without a process group: every rank would draw a "
                 "seed of its own and read another order; give seed="
             )
-        if self._seed is None and (ranks.rank == 0 or not ranks.collective):
+        if self._seed is None and ranks.draws:
             drawn = torch.empty((), dtype=torch.int64).random_(generator=self._settings.generator)
             self._seed = int(drawn.item())
         if self._agreed:
@@ -151,10 +159,11 @@ class ShardLoader:
                 "shuffle": self._shuffle,
                 "window": self._effective_window(),
                 "global batch size": self._global_batch_size(ranks),
-                "drop_last": self._settings.drop_last,
+                "tail": self._settings.tail_rule,
                 "on_error": self._settings.on_error,
                 "loader version": STATE_VERSION,
                 "world size": ranks.world_size,
+                "nodes of the ranks": ranks.node_of,
             },
         )
         self._seed = agreed["seed"]
@@ -192,6 +201,33 @@ class ShardLoader:
                 newest.become(self.begin(even=current.grid.even, told=True))
                 self._newest = weakref.ref(newest)
 
+    # -- what comes, and what of it ----------------------------------------------------------------------------------
+
+    def only(self, outputs: Sequence[str]) -> None:
+        """Give only these outputs from the next pass on; see `DataLoader.only`."""
+        self._room = self._room.only(self._dataset.only(outputs))
+
+    def ids_of(self, batch: int) -> npt.NDArray[np.int64]:
+        """Samples of a batch of this rank; see `DataLoader.ids_of`."""
+        plan = self._planned()
+        planned = plan.samples(_number_in(plan, batch))
+        return self._dataset.data.shard_starts[planned.shards] + planned.rows
+
+    def weight_of(self, batch: int) -> float:
+        """Weight of a batch of this rank; see `DataLoader.weight_of`."""
+        plan = self._planned()
+        return plan.weight(_number_in(plan, batch))
+
+    def _planned(self) -> OrderPlan:
+        """The plan of the newest pass; of the next one before there is any."""
+        if self._pass is not None and self._newest_plan is not None:
+            return self._newest_plan
+        ranks = self._ranks()
+        if self._seed is None:
+            self._settle(ranks)
+        epoch, start = self._next()
+        return self._plan(ranks, epoch, self._grid(ranks, start))
+
     def close(self) -> None:
         """Close every pass that is still open, and free its memory."""
         self._room.close()
@@ -222,7 +258,7 @@ class ShardLoader:
             position=position,
             shuffle=self._shuffle,
             window=self._effective_window(),
-            drop_last=self._settings.drop_last,
+            tail=self._settings.tail_rule,
             global_batch_size=self._global_batch_size(ranks),
         ).to_dict()
 
@@ -248,7 +284,7 @@ class ShardLoader:
                 f"the state is at sample {loaded.position} of an epoch, {name} has {len(self._dataset)}; it is damaged"
             )
         given: dict[str, tuple[Any, Any]] = {
-            "drop_last": (self._settings.drop_last, loaded.drop_last),
+            "tail (drop_last)": (self._settings.tail_rule, loaded.tail),
         }
         if self._settings.shuffle is not None:
             given["shuffle"] = (self._settings.shuffle, loaded.shuffle)
@@ -276,3 +312,10 @@ class ShardLoader:
     def stats(self) -> LoaderStats:
         """Where the time went; see `LoaderStats`."""
         return self._room.stats()
+
+
+def _number_in(plan: OrderPlan, batch: int) -> int:
+    number = whole_number("batch", batch)
+    if not 0 <= number < plan.batches:
+        raise ConfigError(f"batch={number}: this pass has {plan.batches} batches, and they count from 0")
+    return number

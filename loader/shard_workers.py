@@ -58,6 +58,8 @@ class _Made:
     outputs: dict[str, Any] = field(default_factory=dict)
     samples: int = 0
     bad: list[SampleError] = field(default_factory=list)
+    excess: int = 0
+    unread_nbytes: float = 0.0
     error: BaseException | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     """By stage, of this batch."""
@@ -131,6 +133,7 @@ class _BatchMaker:
             for stage, begin, end in zip(("read", "decode", "collate"), times, times[1:], strict=False)
         }
         made.samples = len(batch.rows)
+        made.excess, made.unread_nbytes = batch.excess, batch.unread_nbytes
         made.bad = [batch.bad[i] for i in sorted(batch.bad)]
         made.read_nbytes, made.store = work.read_nbytes, store.stats()
 
@@ -243,7 +246,13 @@ class ShardWorkers:
         if self._copy is not None:
             made.outputs, copied = self._copy.start(made.outputs, lambda moved: moved)
             self._copy.finish(made.outputs, copied)
-        return Delivery(batch=made.outputs, samples=made.samples, bad=made.bad)
+        return Delivery(
+            batch=made.outputs,
+            samples=made.samples,
+            bad=made.bad,
+            excess=made.excess,
+            unread_nbytes=made.unread_nbytes,
+        )
 
     def take_notes(self, delivery: WorkerDelivery) -> None:
         """Count what a worker tells beside a batch."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, get_args
 
 from forebay.errors import StateError
+from forebay.loader.batches import Tail
 
 __all__ = ["STATE_VERSION", "LoaderState", "check_layout"]
 
-STATE_VERSION = 1
+STATE_VERSION = 2
 
 
 def check_layout(state: Any, names: AbstractSet[str], version: int) -> None:
@@ -55,8 +56,8 @@ class LoaderState:
     """Shards that the shuffle mixes."""
     global_batch_size: int
     """Samples of a batch over all ranks; another one may be used to go on."""
-    drop_last: bool
-    """Whether a last batch that is not full is left out."""
+    tail: Tail
+    """What becomes of a last batch that is not full."""
 
     @classmethod
     def parse(cls, state: Mapping[str, Any]) -> LoaderState:
@@ -67,7 +68,7 @@ class LoaderState:
         """
         names = {field.name for field in fields(cls)}
         check_layout(state, names, STATE_VERSION)
-        types: dict[str, type] = {"fingerprint": str, "shuffle": bool, "drop_last": bool}
+        types: dict[str, type] = {"fingerprint": str, "shuffle": bool, "tail": str}
         for name in names:
             wanted = types.get(name, int)
             value = state[name]
@@ -75,6 +76,8 @@ class LoaderState:
                 raise StateError(f"the loader state has {name}={value!r}; a {wanted.__name__} in range is needed")
         if state["global_batch_size"] == 0:
             raise StateError("the loader state has global_batch_size=0; it was not written by a loader")
+        if state["tail"] not in get_args(Tail):
+            raise StateError(f"the loader state has tail={state['tail']!r}; one of {get_args(Tail)} is needed")
         return cls(**{name: state[name] for name in names})
 
     def to_dict(self) -> dict[str, Any]:

@@ -45,6 +45,11 @@ class LoaderStats:
     """Of these, seconds that `next()` kept the training loop waiting."""
     read_nbytes: int
     """Encoded bytes taken from shards; of a crop-addressable JPEG, its header and the bands that the crop needs."""
+    unread_nbytes: int = 0
+    """Bytes that `only` saved: the delivered samples' mean share of their shards' files, less what was read of them. 0
+    where nothing was left out."""
+    excess: int = 0
+    """Samples delivered to this rank that are of shards of another node, read one by one past the cache."""
     stages: Mapping[str, StageStats]
     """`read`, `decode` and `collate`; the one with the fewest samples a second sets the pace."""
     cache: Mapping[str, int | float]
@@ -139,6 +144,8 @@ class Meter:
         self.threads = threads
         self.readers = readers
         self._samples = 0
+        self._excess = 0
+        self._unread_nbytes = 0.0
         self._batches = 0
         self._seconds = 0.0
         self._stall_s = 0.0
@@ -153,9 +160,13 @@ class Meter:
         names = {**self._store_before, **self._store_now}
         return {name: self._store_before.get(name, 0) + self._store_now.get(name, 0) for name in names}
 
-    def delivered(self, samples: int, *, stall_s: float, seconds: float) -> None:
+    def delivered(
+        self, samples: int, *, stall_s: float, seconds: float, excess: int = 0, unread_nbytes: float = 0.0
+    ) -> None:
         """Count one batch that the training loop received."""
         self._samples += samples
+        self._excess += excess
+        self._unread_nbytes += unread_nbytes
         self._batches += 1
         self._stall_s += stall_s
         self._seconds += seconds
@@ -168,6 +179,8 @@ class Meter:
             seconds=self._seconds,
             stall_s=self._stall_s,
             read_nbytes=self.read_nbytes,
+            unread_nbytes=round(self._unread_nbytes),
+            excess=self._excess,
             stages={
                 "read": self.read.stats(self.readers),
                 "decode": self.decode.stats(self.threads),

@@ -21,6 +21,7 @@ from forebay.sharding.jpeg_header import JpegHeader, exif_orientation, read_head
 from forebay.sharding.jpeg_part import GAP_NBYTES
 from forebay.sharding.jpeg_places import JpegPlaces
 from forebay.sharding.manifest import MANIFEST_NAME
+from forebay.sharding.node_order import NodeOrder
 from forebay.sharding.order import EpochOrder, ShardSpan, default_window, rank_slice
 from forebay.sharding.part_plan import Frames, PartPlans, plan_parts
 from forebay.sharding.ranges import FILLED, Ranges
@@ -59,6 +60,7 @@ __all__ = [
     "Kind",
     "LocalFile",
     "MappedFile",
+    "NodeOrder",
     "PartPlans",
     "Problem",
     "Ranges",

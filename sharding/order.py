@@ -2,7 +2,7 @@
 
 For one data set, seed, epoch and window the order is fixed, whatever the number of ranks, threads or the batch size.
 How it is mixed stands in `staggered`; which rank takes which part of a global batch is `rank_slice` here and, over
-several nodes, not decided here.
+several nodes, decided elsewhere, by the `places` of shards.
 """
 
 from __future__ import annotations
@@ -140,6 +140,19 @@ class EpochOrder:
             shards[piece], rows[piece] = self._order.locate(positions[piece])
         return shards, rows
 
+    def places(self, shards: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The place of each shard in the epoch's order of shards, from 0.
+
+        In storage order, and in the exact shuffle, which uses all shards at once, that is the order of storage.
+
+        Args:
+            shards: int64 (N,).
+
+        Returns:
+            int64 (N,).
+        """
+        return self._order.places(shards)
+
     def spans(self, start: int = 0) -> Iterator[ShardSpan]:
         """The shards in order of their first possible use at or after `start`, one by one as they are asked for.
 
@@ -188,6 +201,9 @@ class _StorageOrder:
         samples = positions if self._shuffle is None else self._shuffle.permute(positions)
         shards = self._intervals.find(samples)
         return shards, samples - self._ends[shards] + self._rows[shards]
+
+    def places(self, shards: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        return shards
 
     def uses(
         self, shards: npt.NDArray[np.int64]

@@ -112,6 +112,10 @@ class StaggeredWindow:
             rows=PermutationFamily(rows, self._row_key, shards),
         )
 
+    def places(self, shards: Int64s) -> Int64s:
+        """The place of each shard in the order; see `EpochOrder.places`."""
+        return self._places[shards].astype(np.int64)
+
     def uses(self, places: Int64s) -> tuple[Int64s, Int64s, Int64s]:
         """Shard, first position and end of the last block of each place; equal positions where there are no rows."""
         shards = self._shards[places].astype(np.int64)
@@ -129,7 +133,7 @@ class StaggeredWindow:
     def next_use(self, shards: Int64s, position: int) -> Int64s:
         """See `EpochOrder.next_use`."""
         block = np.searchsorted(self._bounds, position, side="right") - 1
-        places = self._places[shards].astype(np.int64)
+        places = self.places(shards)
         rows = self._shard_rows[shards]
         part = np.clip(self._first_step(np.array([block])) - places, 0, self._window)
         row = self._cut(rows, part)

@@ -1,197 +1,148 @@
-"""Checkpoints of a training run: one file each, whole or not at all, the last few kept.
+"""Saving and loading the state of a run with `torch.distributed.checkpoint`, beside training.
 
-It knows files and generators of random numbers, not what training is: what goes in comes out.
+What is saved is a dict of tensors and values; every rank writes its own part. Like all of torch's checkpoints they hold
+pickled values: load none from a stranger.
 """
 
 from __future__ import annotations
 
-import logging
-import os
-import pickle
-import random
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-import xxhash
+import torch.distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import async_save
 
 from forebay.errors import ConfigError, SourceError
+from forebay.trainers.checkpoint_folder import CheckpointConfig, CheckpointFolder, checksums
+from forebay.trainers.ranks import gather, rank
 
-__all__ = ["CheckpointConfig", "Checkpoints", "random_state", "restore_random_state"]
-
-logger = logging.getLogger(__name__)
-
-_NAME = re.compile(r"step-(\d{10,})\.([0-9a-f]{16})\.pt")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CheckpointConfig:
-    """Where a run keeps its checkpoints, and how often it writes one."""
-
-    path: Path
-    """Folder of this run alone; made when missing."""
-    every_steps: int = 500
-    """Optimizer steps between two, besides one at the end of each epoch: what a killed run has to repeat at most."""
-    keep: int = 2
-    """How many to keep. Two: a disk that tears the newest leaves the one before."""
-
-    def __post_init__(self) -> None:
-        if self.every_steps < 1:
-            raise ConfigError(f"every_steps={self.every_steps}; give at least 1 step between two checkpoints")
-        if self.keep < 1:
-            raise ConfigError(f"keep={self.keep}; give at least 1, best 2: the newest may be torn by a failing disk")
+__all__ = ["Checkpoints"]
 
 
 class Checkpoints:
-    """The checkpoints in one folder. Written by one process; any number may read.
+    """The checkpoints of one run, saved by all its ranks together, in a process group. Made and used by all alike.
 
-    A file's name tells its step and its checksum (`step-0000001500.d24ec4f1a98c6e5b.pt`), since torch does not notice a
-    flipped byte in a tensor.
+    `save` returns when the state has been copied; a thread of its own and torch's write the files meanwhile. Close it
+    to wait for them: nothing is left behind then.
     """
 
     def __init__(self, config: CheckpointConfig) -> None:
-        self._config = config
+        self.every_steps = config.every_steps
+        self._folder = CheckpointFolder(config.path, keep=config.keep)
+        # A group of its own: its thread talks to the other ranks' while training does.
+        self._group: dist.ProcessGroup | None = dist.new_group(backend="gloo")
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="forebay-checkpoint")
+        self._saving: Future[Path] | None = None
 
-    def save(self, step: int, state: Mapping[str, Any]) -> Path:
-        """Write `state` as the checkpoint after `step` steps; then drop the oldest beyond `keep`.
-
-        Written aside, flushed to the disk, renamed: a kill at any moment leaves the former ones untouched. Blocks for
-        as long as the disk takes.
+    def save(self, step: int, state: Mapping[str, Any]) -> None:
+        """Begin to write `state` as the checkpoint after `step` steps, once the one before is finished. A collective.
 
         Raises:
-            SourceError: it cannot be written; the former ones are still there.
-            ConfigError: it holds a value that is neither tensor nor plain, so that nobody could safely read it.
+            SourceError: the one before could not be written; the former ones are still there.
         """
-        folder = self._config.path
-        aside = folder / f"step-{step:010d}.pt.tmp"
+        self.finish()
+        aside = self._folder.aside(step)
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            with aside.open("wb") as file:
-                torch.save(dict(state), file)
-                file.flush()
-                os.fsync(file.fileno())
-            torch.load(aside, map_location="meta", weights_only=True, mmap=True)  # reads no tensor
-            path = aside.replace(folder / f"step-{step:010d}.{_checksum(aside)}.pt")
-            _sync_folder(folder)
-            self._drop(keeping=path)
-        except pickle.UnpicklingError as error:
-            aside.unlink(missing_ok=True)
-            raise ConfigError(
-                f"the checkpoint of step {step} would hold a value that is neither tensor nor plain "
-                f"({_first_line(error)}); look for it in the state_dict() of model, optimizer and scheduler"
-            ) from error
-        except (OSError, RuntimeError) as error:  # torch's zip writer makes a RuntimeError of a full disk
-            aside.unlink(missing_ok=True)
-            raise SourceError(
-                f"the checkpoint of step {step} cannot be written to {folder}: {_first_line(error)}; make room there "
-                "or choose another folder, then start again: the run goes on from the checkpoint before",
-                path=str(folder),
-            ) from error
-        return path
+            self._folder.path.mkdir(parents=True, exist_ok=True)
+            # Running means differ from rank to rank between steps, and rank 0's are those that count.
+            planner = DefaultSavePlanner(dedup_save_to_lowest_rank=True)
+            written = async_save(dict(state), checkpoint_id=aside, planner=planner, process_group=self._group)
+        except (OSError, CheckpointException) as error:
+            raise self._cannot_write(step, error) from error
+        assert isinstance(written, Future)
+        self._saving = self._thread.submit(self._publish, step, written)
 
-    def _drop(self, *, keeping: Path) -> None:
-        """Remove the oldest, a killed writer's leavings, and what is later than `keeping`: it could not be read."""
-        step = _step_of(keeping)
-        older = [path for path in self.paths() if _step_of(path) < step]
-        later = [path for path in self.paths() if _step_of(path) >= step and path != keeping]
-        aside = list(self._config.path.glob("step-*.pt.tmp"))
-        for path in older[: max(0, len(older) - self._config.keep + 1)] + later + aside:
-            path.unlink(missing_ok=True)
+    def _publish(self, step: int, written: Future[Any]) -> Path:
+        """In the thread: wait for the files, then make them the newest checkpoint."""
+        aside, files = self._folder.aside(step), dict[str, list[int | str]]()
+        error: Exception | None = None
+        try:
+            written.result()
+            files = checksums(aside, f"__{rank()}_") | (checksums(aside, ".metadata") if rank() == 0 else {})
+        except (OSError, RuntimeError, CheckpointException) as caught:
+            error = caught if isinstance(caught, Exception) else RuntimeError(str(caught))
+        told = gather((files, error is not None), self._group)
+        if rank() == 0 and not any(failed for _, failed in told):
+            try:
+                self._folder.publish(step, {name: file for each, _ in told for name, file in each.items()})
+            except OSError as caught:
+                error = caught
+        if any(gather(error is not None, self._group)):
+            raise self._cannot_write(step, error) from error
+        return self._folder.whole(step)
 
-    def paths(self) -> list[Path]:
-        """The checkpoints there are, oldest first."""
-        return sorted(path for path in self._config.path.glob("step-*.pt") if _NAME.fullmatch(path.name))
+    def _cannot_write(self, step: int, error: BaseException | None) -> SourceError:
+        first = next(iter(str(error).splitlines()), "") if error is not None else "another rank could not"
+        reason = str(error).splitlines()[-1] if isinstance(error, CheckpointException) else first
+        return SourceError(
+            f"the checkpoint of step {step} cannot be written to {self._folder.path}: {reason[:300]}; make room "
+            "there or choose another folder, then start again: the run goes on from the checkpoint before",
+            path=str(self._folder.path),
+        )
 
-    def load(self, step: int | None = None) -> tuple[int, dict[str, Any]] | None:
-        """Read the newest checkpoint that is whole, or the one of `step`.
+    def finish(self) -> None:
+        """Wait until what was saved is on the disk.
 
-        One that is torn is passed over for the one before, with a warning. Nothing but tensors and plain values is
-        ever unpickled.
+        Raises:
+            SourceError: it could not be written.
+        """
+        saving, self._saving = self._saving, None
+        if saving is not None:
+            saving.result()
+
+    def begin(self) -> int | None:
+        """Find the newest checkpoint that is whole, and clear away what is not. A collective.
 
         Returns:
-            Its step and state, tensors on the CPU; None when there is none.
+            Its step, the same on every rank; None when there is none.
+        """
+        error: SourceError | None = None
+        step: int | None = None
+        if rank() == 0:
+            try:
+                step = self._folder.newest()
+                self._folder.go_on_from(step)
+            except SourceError as caught:
+                error = caught
+        told: tuple[int | None, SourceError | None] = gather((step, error))[0]
+        step, failed = told
+        if failed is not None:
+            raise failed
+        if step is not None and not self._folder.whole(step).is_dir():
+            raise ConfigError(
+                f"rank {rank()} does not see the checkpoint of step {step} that rank 0 goes on from; put checkpoints "
+                "on a file system that all ranks share"
+            )
+        return step
+
+    def keys(self, step: int) -> set[str]:
+        """The names of what the checkpoint of `step` holds."""
+        return set(FileSystemReader(self._folder.whole(step)).read_metadata().state_dict_metadata)
+
+    def load(self, step: int, state: dict[str, Any]) -> None:
+        """Replace the values of `state` by those of the checkpoint of `step`; tensors in place, parts as they are laid.
 
         Raises:
-            SourceError: there are checkpoints, and none of them can be read.
+            ConfigError: it lacks one, or has it in another shape.
         """
-        paths = self.paths()
-        if step is not None:
-            paths = [path for path in paths if _step_of(path) == step]
-        for path in reversed(paths):
-            try:
-                if _checksum(path) == _match(path)[2]:
-                    return _step_of(path), torch.load(path, map_location="cpu", weights_only=True)
-                reason = "its bytes are not those that were written"
-            except (OSError, RuntimeError) as error:
-                reason = _first_line(error)
-            logger.warning("checkpoint %s is not whole: %s; trying the one before", path, reason)
-        if paths:
-            raise SourceError(
-                f"none of the {len(paths)} checkpoints in {self._config.path} can be read, the newest is "
-                f"{paths[-1].name}; restore one from a copy, or remove them to begin anew",
-                path=str(self._config.path),
-            )
-        return None
+        try:
+            load(state, checkpoint_id=self._folder.whole(step), process_group=self._group)
+        except CheckpointException as error:
+            reasons = "; ".join(str(reason[0]).splitlines()[0] for reason in error.failures.values())
+            raise ConfigError(
+                f"the checkpoint of step {step} does not fit: {reasons}; it is of another model, optimizer or "
+                "scheduler. Give back what it was taken with, or another checkpoint folder to begin anew"
+            ) from error
 
-
-def _match(path: Path) -> re.Match[str]:
-    match = _NAME.fullmatch(path.name)
-    assert match is not None
-    return match
-
-
-def _step_of(path: Path) -> int:
-    return int(_match(path)[1])
-
-
-def _checksum(path: Path) -> str:
-    """xxh3-64 of the file, in hexadecimal."""
-    digest = xxhash.xxh3_64()
-    with path.open("rb") as file:
-        while piece := file.read(1 << 22):
-            digest.update(piece)
-    return digest.hexdigest()
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0][:200]
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the rename itself survive a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def random_state(device: torch.device) -> dict[str, Any]:
-    """The generators that a model or loss may draw from: Python's, numpy's, torch's, and the device's.
-
-    Returns:
-        Tensors and plain values.
-    """
-    version, words, gauss = random.getstate()
-    name, key, position, has_gauss, cached = np.random.get_state(legacy=True)
-    return {
-        "python": (version, torch.tensor(words, dtype=torch.int64), gauss),
-        "numpy": (str(name), torch.from_numpy(np.asarray(key).astype(np.int64)), int(position), int(has_gauss), cached),
-        "torch": torch.get_rng_state(),
-        "device": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
-    }
-
-
-def restore_random_state(state: Mapping[str, Any], device: torch.device) -> None:
-    """Set the generators as they were when `random_state` was called."""
-    version, words, gauss = state["python"]
-    random.setstate((version, tuple(words.tolist()), gauss))
-    name, key, position, has_gauss, cached = state["numpy"]
-    np.random.set_state((name, key.numpy().astype(np.uint32), position, has_gauss, cached))
-    torch.set_rng_state(state["torch"])
-    if device.type == "cuda" and state["device"] is not None:
-        torch.cuda.set_rng_state(state["device"], device)
+    def close(self) -> None:
+        """Wait for the thread, whatever came of it, and leave the group. Calling it again does nothing."""
+        self._thread.shutdown()
+        if self._group is not None:
+            dist.destroy_process_group(self._group)
+            self._group = None

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore, PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from forebay.errors import ConfigError
@@ -49,20 +50,28 @@ def choose_device(device: torch.device | str | None) -> torch.device:
 
 @contextmanager
 def joined_ranks(device: torch.device) -> Iterator[None]:
-    """Join the ranks that torchrun started, unless the caller has; leave them again at the end."""
+    """Join the ranks that torchrun started, unless the caller has; leave them again at the end.
+
+    A process that is alone becomes the one rank of a group.
+    """
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    if dist.is_initialized() or int(os.environ.get("WORLD_SIZE", "1")) == 1:
+    if dist.is_initialized():
         yield
         return
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    store: Any
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        backend, store, rank_here, size = "gloo", HashStore(), 0, 1  # torch's checkpoints ask for a group
+    else:
+        store, rank_here, size = next(rendezvous("env://"))
     # A prefix of its own: under torchrun a second group in one process would else meet the addresses of the first.
-    store, rank_here, size = next(rendezvous("env://"))
     dist.init_process_group(
-        "nccl" if device.type == "cuda" else "gloo",
-        store=dist.PrefixStore(f"forebay-{next(_groups)}", store),  # type: ignore[attr-defined]
+        backend,
+        store=PrefixStore(f"forebay-{next(_groups)}", store),
         rank=rank_here,
         world_size=size,
-        device_id=device if device.type == "cuda" else None,
+        device_id=device if backend == "nccl" else None,
     )
     try:
         yield
@@ -89,12 +98,12 @@ def sums_over_ranks(values: Sequence[float] | torch.Tensor, device: torch.device
     return listed
 
 
-def gather(value: Any) -> list[Any]:
+def gather(value: Any, group: dist.ProcessGroup | None = None) -> list[Any]:
     """Every rank's `value`, in the order of ranks, on every rank."""
     if world_size() == 1:
         return [value]
     values: list[Any] = [None] * world_size()
-    dist.all_gather_object(values, value)
+    dist.all_gather_object(values, value, group)
     return values
 
 

@@ -20,7 +20,7 @@ from forebay.cache.future import until_next_use
 from forebay.cache.plan import UNUSED
 from forebay.cache.reader_file import SUFFIX, OrderSettings, ReaderFile, Reading, read_reader_file
 from forebay.cache.readers import Reader, Readers
-from forebay.sharding import StoredDataset
+from forebay.sharding import NodeOrder, StoredDataset
 from tests.cache.orders import epoch_order
 
 MakeDataset = Callable[..., StoredDataset]
@@ -68,6 +68,7 @@ def test_a_living_reader_is_understood(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+ORDER = {"seed": 0, "epoch": 0, "shuffle": True, "window": 1, "node": 0, "nodes": 1}
 GOOD = {"version": 1, "fingerprint": "ab" * 16, "sample_nbytes": 1, "order": None}
 
 
@@ -90,8 +91,10 @@ GOOD = {"version": 1, "fingerprint": "ab" * 16, "sample_nbytes": 1, "order": Non
                 {"sample_nbytes": 1 << 70},
                 {"order": 7},
                 {"order": {"seed": 0, "epoch": 0, "shuffle": True}},
-                {"order": {"seed": 0, "epoch": 0, "shuffle": True, "window": 0}},
-                {"order": {"seed": 0.5, "epoch": 0, "shuffle": True, "window": 1}},
+                {"order": ORDER | {"window": 0}},
+                {"order": ORDER | {"seed": 0.5}},
+                {"order": ORDER | {"node": -1}},
+                {"order": ORDER | {"nodes": 0}},
             )
         ),
     ],
@@ -132,6 +135,18 @@ def test_a_shard_is_needed_when_the_first_of_all_readers_needs_it(tmp_path: Path
     assert as_another_process(folder.path).next_uses(keys) == alone.tolist()
     readers[0].close()
     assert as_another_process(folder.path).next_uses(keys) == [UNUSED] * 6
+
+
+def test_others_know_that_a_node_needs_its_own_shards_alone(tmp_path: Path, make_dataset: MakeDataset) -> None:
+    data = make_dataset()
+    folder = open_folder(tmp_path / "cache")
+    reader = enter(folder, data)
+    order = NodeOrder(epoch_order(data, 1), node=1, nodes=2)
+    folder.follow(reader, order, 8, stop=threading.Event())
+    keys = [(data.fingerprint, data.shard_name(shard)) for shard in range(6)]
+    expected = until_next_use(order, np.arange(6), 8) * (data.manifest.nbytes // data.rows)
+    assert as_another_process(folder.path).next_uses(keys) == expected.tolist()
+    reader.close()
 
 
 def test_readers_of_two_data_sets_are_compared_by_the_bytes_that_they_read_before(

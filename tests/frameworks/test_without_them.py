@@ -14,7 +14,7 @@ from torch.utils.data import BatchSampler, DistributedSampler, SequentialSampler
 
 from forebay import DataLoader, ShardDataset
 from forebay.errors import ClosedError, ConfigError
-from forebay.loader.batches import BatchGrid
+from forebay.loader.batches import BatchGrid, Tail
 from tests.frameworks.samples import ROWS, Rows, expected, shard_loader, told
 
 
@@ -30,23 +30,23 @@ def sampler_of(loader: DataLoader) -> Any:
     samples=st.integers(1, 200),
     size=st.integers(1, 40),
     world_size=st.integers(1, 9),
-    drop_last=st.booleans(),
+    tail=st.sampled_from(["drop", "short"]),
 )
 def test_even_ranks_get_as_many_samples_of_a_short_batch_and_repetitions_come_last(
-    samples: int, size: int, world_size: int, drop_last: bool
+    samples: int, size: int, world_size: int, tail: Tail
 ) -> None:
-    plain = BatchGrid(samples=samples, global_batch_size=size, drop_last=drop_last)
+    plain = BatchGrid(samples=samples, global_batch_size=size, tail=tail)
     even = replace(plain, even=True)
     for number in range(len(even)):
         first, stop = even.bounds(number)
         if stop - first == size:
             continue
-        shares = [even.rank_positions(number, rank=rank, world_size=world_size) for rank in range(world_size)]
-        assert len({len(positions) for positions, _ in shares}) == 1
-        together = [position for positions, _ in shares for position in positions.tolist()]
-        valid = [good for _, flags in shares for good in flags.tolist()]
+        shares = [even.rank_places(number, rank=rank, world_size=world_size) for rank in range(world_size)]
+        assert len({len(share.positions) for share in shares}) == 1
+        together = [position for share in shares for position in share.positions.tolist()]
+        valid = [good for share in shares for good in share.valid.tolist()]
         assert together[: stop - first] == list(range(first, stop))
-        assert set(together[stop - first :]) <= {stop - 1}
+        assert set(together[stop - first :]) <= set(range(first, stop))
         assert valid == [True] * (stop - first) + [False] * (len(together) - stop + first)
     assert len(even) == len(plain)
 

@@ -21,7 +21,7 @@ GOOD: dict[str, Any] = {
     "shuffle": True,
     "window": 64,
     "global_batch_size": 16,
-    "drop_last": False,
+    "tail": "short",
 }
 
 
@@ -43,6 +43,8 @@ def test_a_state_survives_json(seed: int, epoch: int, position: int, shuffle: bo
         ({"position": True}, "position"),
         ({"shuffle": 1}, "shuffle"),
         ({"global_batch_size": 0}, "global_batch_size"),
+        ({"tail": "long"}, "tail"),
+        ({"tail": True}, "tail"),
         ({"extra": 1}, "extra"),
     ],
 )

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forebay.errors import ConfigError
-from forebay.sharding import EpochOrder, default_window, rank_slice
+from forebay.sharding import EpochOrder, NodeOrder, default_window, rank_slice
 from forebay.sharding.staggered import StaggeredWindow
 
 Int64s = npt.NDArray[np.int64]
@@ -130,6 +130,29 @@ def test_ranks_divide_positions_evenly_without_gap_or_overlap(start: int, length
     assert slices[-1][1] == start + length
     assert all(one[1] == other[0] for one, other in pairwise(slices))
     assert {stop - first for first, stop in slices} <= {length // world_size, -(-length // world_size)}
+
+
+@PROPERTY
+@given(rows=ROWS, window=WINDOWS, shuffle=st.booleans(), nodes=st.integers(1, 5))
+def test_each_shard_is_one_nodes_and_nodes_together_plan_what_one_does(
+    rows: list[int], window: int | None, shuffle: bool, nodes: int
+) -> None:
+    order = make_order(rows, shuffle=shuffle, window=window)
+    shards = np.arange(len(rows))
+    assert np.array_equal(np.sort(order.places(shards)), shards)
+    parts = [NodeOrder(order, node=node, nodes=nodes) for node in range(nodes)]
+    assert np.array_equal(sum(part.owns(shards).astype(int) for part in parts), np.ones(len(rows)))
+    together = sorted((span for part in parts for span in part.spans(3)), key=lambda span: span.shard)
+    assert together == sorted(order.spans(3), key=lambda span: span.shard)
+    uses = np.min([part.next_use(shards, 0) for part in parts], axis=0)
+    assert np.array_equal(uses, order.next_use(shards, 0))
+    assert parts[0].following().order is order.following()
+
+
+def test_places_are_those_in_which_shards_come() -> None:
+    order = make_order([10] * 40, window=4)
+    firsts = [span.shard for span in order.spans()]
+    assert order.places(np.array(firsts)).tolist() == list(range(40))
 
 
 def test_storage_order_is_storage_order() -> None:

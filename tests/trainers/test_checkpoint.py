@@ -1,11 +1,17 @@
-"""Checkpoints: whole or not at all, the last two kept, a torn one passed over."""
+"""Checkpoints: whole or not at all, written beside training, the last two kept, a torn one passed over."""
 
 from __future__ import annotations
 
 import logging
 import os
 import random
+import resource
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,93 +19,130 @@ import torch
 
 from forebay.errors import ConfigError, SourceError
 from forebay.trainers import CheckpointConfig
-from forebay.trainers.checkpoint import Checkpoints, random_state, restore_random_state
+from forebay.trainers.checkpoint import Checkpoints
+from forebay.trainers.random_state import random_state, restore_random_state
+from forebay.trainers.ranks import joined_ranks
 
 CPU = torch.device("cpu")
 
 
-def state_of(step: int) -> dict[str, object]:
-    return {"model": {"weight": torch.full((50, 50), float(step))}, "step": step, "names": ["a", None, (1, 2.5)]}
+def state_of(step: int) -> dict[str, Any]:
+    return {"model": {"weight": torch.full((50, 50), float(step))}, "names": SimpleNamespace(all=["a", None, (1, 2.5)])}
 
 
-def make_checkpoints(folder: Path, keep: int = 2) -> Checkpoints:
-    return Checkpoints(CheckpointConfig(path=folder, keep=keep))
+@contextmanager
+def opened(folder: Path, keep: int = 2) -> Iterator[Checkpoints]:
+    with joined_ranks(CPU):
+        checkpoints = Checkpoints(CheckpointConfig(path=folder, keep=keep))
+        try:
+            yield checkpoints
+        finally:
+            checkpoints.close()
+
+
+def save(folder: Path, *steps: int) -> None:
+    with opened(folder) as checkpoints:
+        for step in steps:
+            checkpoints.save(step, state_of(step))
+        checkpoints.finish()
+
+
+def newest(folder: Path) -> int | None:
+    with opened(folder) as checkpoints:
+        return checkpoints.begin()
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(os.listdir(folder))
 
 
 def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
-    checkpoints = make_checkpoints(tmp_path / "run")
-    assert checkpoints.load() is None
-    checkpoints.save(7, state_of(7))
-    found = checkpoints.load()
-    assert found is not None
-    step, state = found
-    assert step == 7
+    assert newest(tmp_path / "run") is None
+    save(tmp_path / "run", 7)
+    with opened(tmp_path / "run") as checkpoints:
+        assert checkpoints.begin() == 7
+        assert checkpoints.keys(7) == {"model.weight", "names"}
+        state = state_of(0)
+        checkpoints.load(7, state)
     assert torch.equal(state["model"]["weight"], torch.full((50, 50), 7.0))
-    assert state["names"] == ["a", None, (1, 2.5)]
+    assert state["names"].all == ["a", None, (1, 2.5)]
+
+
+def test_training_may_go_on_while_a_checkpoint_is_written(tmp_path: Path) -> None:
+    weight = torch.ones(1000, 1000)
+    with opened(tmp_path) as checkpoints:
+        checkpoints.save(1, {"weight": weight})
+        weight.zero_()
+        checkpoints.finish()
+        state = {"weight": weight}
+        checkpoints.load(1, state)
+    assert torch.equal(state["weight"], torch.ones(1000, 1000))
 
 
 def test_the_last_ones_are_kept_and_nothing_else(tmp_path: Path) -> None:
-    checkpoints = make_checkpoints(tmp_path)
     (tmp_path / "notes.txt").write_text("mine")
-    for step in (1, 9, 10, 100):
-        checkpoints.save(step, state_of(step))
-    assert [path.name[:15] for path in checkpoints.paths()] == ["step-0000000010", "step-0000000100"]
-    assert (tmp_path / "notes.txt").read_text() == "mine"
-    assert len(os.listdir(tmp_path)) == 3
+    save(tmp_path, 1, 9, 10, 100)
+    assert names(tmp_path) == ["notes.txt", "step-0000000010", "step-0000000100"]
 
 
-@pytest.mark.parametrize("damage", ["cut short", "one flipped byte", "empty"])
+@pytest.mark.parametrize("damage", ["cut short", "one flipped byte", "a file is gone", "never finished"])
 def test_a_torn_checkpoint_is_passed_over_for_the_one_before(
     tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    checkpoints = make_checkpoints(tmp_path)
-    checkpoints.save(3, state_of(3))
-    newest = checkpoints.save(6, state_of(6))
-    data = bytearray(newest.read_bytes())
+    save(tmp_path, 3, 6)
+    torn = tmp_path / "step-0000000006"
+    data = bytearray((torn / "__0_0.distcp").read_bytes())
+    data[len(data) // 2] ^= 1  # in the middle of a tensor, where torch does not look
     if damage == "one flipped byte":
-        data[len(data) // 2] ^= 1  # in the middle of a tensor, where torch does not look
-    newest.write_bytes(data if damage == "one flipped byte" else data[: len(data) // 2 * (damage == "cut short")])
+        (torn / "__0_0.distcp").write_bytes(data)
+    elif damage == "cut short":
+        (torn / "__0_0.distcp").write_bytes(data[:-9])
+    else:
+        (torn / ("complete.json" if damage == "never finished" else ".metadata")).unlink()
     with caplog.at_level(logging.WARNING):
-        found = checkpoints.load()
-    assert found is not None
-    assert found[0] == 3
-    assert newest.name in caplog.text
-    # Going on, it is replaced by the step of the run that lives.
-    checkpoints.save(4, state_of(4))
-    assert [path.name[:15] for path in checkpoints.paths()] == ["step-0000000003", "step-0000000004"]
+        assert newest(tmp_path) == 3
+    assert torn.name in caplog.text
+    save(tmp_path, 4)
+    assert names(tmp_path) == ["step-0000000003", "step-0000000004"]
 
 
 def test_when_none_is_whole_it_says_so_instead_of_beginning_anew(tmp_path: Path) -> None:
-    checkpoints = make_checkpoints(tmp_path)
-    checkpoints.save(3, state_of(3)).write_bytes(b"")
+    save(tmp_path, 3)
+    (tmp_path / "step-0000000003" / ".metadata").write_bytes(b"")
     with pytest.raises(SourceError, match="none of the 1 checkpoints"):
-        checkpoints.load()
+        newest(tmp_path)
+    assert names(tmp_path) == ["step-0000000003"]
 
 
 def test_what_a_killed_writer_leaves_does_no_harm(tmp_path: Path) -> None:
-    checkpoints = make_checkpoints(tmp_path)
-    checkpoints.save(3, state_of(3))
-    (tmp_path / "step-0000000006.pt.tmp").write_bytes(b"half")
-    found = checkpoints.load()
-    assert found is not None
-    assert found[0] == 3
-    checkpoints.save(6, state_of(6))
-    assert not list(tmp_path.glob("*.tmp"))
+    save(tmp_path, 3)
+    left = tmp_path / "step-0000000006.tmp"
+    left.mkdir()
+    (left / "__7_0.distcp").write_bytes(b"half")
+    assert newest(tmp_path) == 3
+    assert names(tmp_path) == ["step-0000000003"]
 
 
 def test_a_full_disk_leaves_the_former_checkpoint_and_says_what_to_do(tmp_path: Path) -> None:
-    checkpoints = make_checkpoints(tmp_path)
-    checkpoints.save(3, state_of(3))
-    (tmp_path / "step-0000000006.pt.tmp").symlink_to("/dev/full")
-    with pytest.raises(SourceError, match="make room"):
-        checkpoints.save(6, state_of(6))
-    assert [path.name[:15] for path in checkpoints.paths()] == ["step-0000000003"]
+    save(tmp_path, 3)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    former = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))  # as a full disk: no file grows beyond
+    try:
+        with opened(tmp_path) as checkpoints:
+            checkpoints.save(6, state_of(6))
+            with pytest.raises(SourceError, match="make room"):
+                checkpoints.finish()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, former)
+    assert newest(tmp_path) == 3
 
 
-def test_a_value_that_could_not_be_read_back_is_refused_when_it_is_saved(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="neither tensor nor plain"):
-        make_checkpoints(tmp_path).save(1, {"path": tmp_path})
-    assert os.listdir(tmp_path) == []
+def test_a_checkpoint_of_other_shapes_is_refused(tmp_path: Path) -> None:
+    save(tmp_path, 3)
+    with opened(tmp_path) as checkpoints, pytest.raises(ConfigError, match="does not fit"):
+        checkpoints.load(3, {"model": {"weight": torch.zeros(2, 50)}})
 
 
 def test_settings_that_cannot_work_are_refused(tmp_path: Path) -> None:
@@ -115,9 +158,11 @@ def draw() -> tuple[float, float, float, float]:
 
 def test_generators_go_on_where_they_were_saved_also_by_way_of_a_file(tmp_path: Path) -> None:
     draw()
-    make_checkpoints(tmp_path).save(1, {"random": random_state(CPU)})
-    expected = [draw() for _ in range(3)]
-    found = make_checkpoints(tmp_path).load()
-    assert found is not None
-    restore_random_state(found[1]["random"], CPU)
+    with opened(tmp_path) as checkpoints:
+        checkpoints.save(1, {"random": SimpleNamespace(**random_state(CPU))})
+        expected = [draw() for _ in range(3)]
+        checkpoints.finish()
+        state = {"random": SimpleNamespace()}
+        checkpoints.load(1, state)
+    restore_random_state(vars(state["random"]), CPU)
     assert [draw() for _ in range(3)] == expected
