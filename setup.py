@@ -174,6 +174,7 @@ _ABI3 = not sysconfig.get_config_var("Py_GIL_DISABLED")  # a free-threaded Pytho
 setup(
     ext_modules=[
         _extension("forebay.loader._kernel", "loader/native/kernel.c"),
+        _extension("forebay.loader._rows", "loader/native/rows.c", jpeg=False),
         _extension("forebay.sharding._transcode", "sharding/_transcode.c"),
         _extension("forebay.sharding._ranges", "sharding/_ranges.c", jpeg=False),
         _extension("forebay.sharding._segments", "sharding/_segments.c", jpeg=False),

@@ -14,6 +14,8 @@ from forebay.benchmarks.overhead import OverheadReport, OverheadRow, measure_ove
 from forebay.benchmarks.photographs import CLASSES, draw_folder, draw_photograph
 from forebay.benchmarks.ranks import RankComparison, compare_ranks
 from forebay.benchmarks.remote import RemoteReport, RemoteRound, RemoteWork, measure_remote
+from forebay.benchmarks.tabular import TabularReport, TabularSide, TabularWork, measure_tabular
+from forebay.benchmarks.tabular_memory import StreamedMemory, StreamWork, measure_stream
 from forebay.benchmarks.torch_peer import has_opencv
 from forebay.benchmarks.trainer import OverlapRow, TrainerReport, measure_trainer
 from forebay.benchmarks.work import LoaderWork
@@ -40,6 +42,11 @@ __all__ = [
     "RemoteRound",
     "RemoteWork",
     "SideResult",
+    "StreamWork",
+    "StreamedMemory",
+    "TabularReport",
+    "TabularSide",
+    "TabularWork",
     "TrainerReport",
     "compare",
     "compare_decoders",
@@ -53,5 +60,7 @@ __all__ = [
     "measure_gpu",
     "measure_overhead",
     "measure_remote",
+    "measure_stream",
+    "measure_tabular",
     "measure_trainer",
 ]

@@ -23,6 +23,10 @@ from forebay.cache.shard_cache import ShardCache, open_store
 from forebay.cache.simulation import HitRatios, Step, hit_ratios, in_turn, record_epoch
 from forebay.cache.sources import open_place
 from forebay.cache.store import InPlaceStore, ShardStore
+from forebay.cache.table_notes import TableNotes
+from forebay.cache.table_open import count_rows, open_notes, open_table
+from forebay.cache.table_places import is_table
+from forebay.cache.table_store import HeldUnit, UnitStore, open_units
 
 __all__ = [
     "ENVIRONMENT",
@@ -30,6 +34,7 @@ __all__ = [
     "CacheConfig",
     "CachedData",
     "Contents",
+    "HeldUnit",
     "HitRatios",
     "InPlaceStore",
     "Order",
@@ -38,14 +43,21 @@ __all__ = [
     "ShardCache",
     "ShardStore",
     "Step",
+    "TableNotes",
+    "UnitStore",
     "Verify",
     "Warmed",
+    "count_rows",
     "hit_ratios",
     "in_turn",
+    "is_table",
     "is_url",
     "look_into_cache",
+    "open_notes",
     "open_place",
     "open_store",
+    "open_table",
+    "open_units",
     "parse_size",
     "prune_cache",
     "public_name",

@@ -4,6 +4,7 @@
     forebay-cache.lock           locked for whatever lists or changes the folder
     <fingerprint>/<shard>        a whole, verified shard
     <fingerprint>/<shard>.part   a shard being fetched, locked by its fetcher; without a lock holder it is left over
+    tables/                      notes about tables, see `table_notes.py`
     readers/, datasets/          who reads what, see `readers.py` and `catalogue.py`
 
 Listing, deciding, evicting and reserving are one step under the folder's lock, unlinking included: were a victim
@@ -36,6 +37,7 @@ from forebay.cache.plan import FAR, UNUSED, Resident, allowance, plan_admission,
 from forebay.cache.reader_file import Reading
 from forebay.cache.readers import Reader, Readers
 from forebay.cache.reservation import PART, Reservation
+from forebay.cache.table_notes import notes_nbytes
 from forebay.cache.trouble import Trouble
 from forebay.errors import CacheError, SourceError
 from forebay.sharding import MappedFile, StoredDataset
@@ -131,9 +133,9 @@ class CacheFolder:
     # -- deciding, under the lock ------------------------------------------------------------------------------------
 
     def _found(self) -> Found:
-        """All that counts towards the budget; the catalogue cannot be evicted, as unfinished shards cannot."""
+        """All that counts towards the budget; catalogue and notes cannot be evicted, as unfinished shards cannot."""
         found = self._listing.look()
-        return replace(found, reserved=found.reserved + self.catalogue.nbytes())
+        return replace(found, reserved=found.reserved + self.catalogue.nbytes() + notes_nbytes(self.path))
 
     def _residents(self, found: Found) -> list[Resident]:
         return self._with_uses(found, [])[0]

@@ -58,6 +58,12 @@ class Reservation:
             if error.errno != errno.EOPNOTSUPP:  # then a full disk shows in the middle after all
                 raise
 
+    def shrink(self, nbytes: int) -> None:
+        """Give back what is beyond `nbytes`: the file turned out to be shorter."""
+        assert nbytes <= self.nbytes, "more room is to be asked for, and may not be had"
+        os.ftruncate(self._fd, nbytes)
+        self.nbytes = nbytes
+
     def write(self, offset: int, data: memoryview) -> None:
         """Write all of `data` at `offset`.
 
@@ -68,8 +74,11 @@ class Reservation:
             written = os.pwrite(self._fd, data, offset)
             offset, data = offset + written, data[written:]
 
-    def commit(self) -> None:
+    def commit(self, *, sync: bool = True) -> None:
         """Make the file visible under its own name, whole: written to disk, then renamed.
+
+        Without `sync` a machine that loses power may keep the name and lose bytes: for files that carry a checksum and
+        are compared with it by each process that maps them.
 
         Under the folder's lock, since a listing that runs while a name changes may show both names or neither, and then
         somebody would count wrong.
@@ -78,7 +87,8 @@ class Reservation:
             OSError: it cannot be written, or somebody removed it.
             CacheError, ClosedError: the folder's lock was not to be had.
         """
-        os.fsync(self._fd)
+        if sync:
+            os.fsync(self._fd)
         with self._lock():
             os.rename(self._part, self.path)
         self._open = False

@@ -8,9 +8,12 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from forebay.sharding import StoredDataset
+from forebay.sharding import UNIT_WRITER, StoredDataset
 
-__all__ = ["ShardNames"]
+__all__ = ["UNIT_ENDING", "ShardNames"]
+
+UNIT_ENDING = "~"
+"""Between the name of a table's unit and what it was made into: the cache may hold several makes of it."""
 
 
 class ShardNames:
@@ -32,7 +35,8 @@ class ShardNames:
         shard = self._found.get(name)
         if shard is None:
             shards = range(self._data.num_shards)
-            place = bisect.bisect_left(shards, name.encode(), key=lambda i: self._data.shard_name(i).encode())
-            shard = place if place < len(shards) and self._data.shard_name(place) == name else -1
+            kept = name.partition(UNIT_ENDING)[0] if self._data.manifest.writer.get("format") == UNIT_WRITER else name
+            place = bisect.bisect_left(shards, kept.encode(), key=lambda i: self._data.shard_name(i).encode())
+            shard = place if place < len(shards) and self._data.shard_name(place) == kept else -1
             self._found[name] = shard
         return shard

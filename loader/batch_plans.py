@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from forebay.cache import ShardStore
+from forebay.cache import Order
 from forebay.errors import ConfigError
 from forebay.loader.batches import BatchGrid, BatchPlaces
 from forebay.loader.channel import Channel
@@ -22,7 +22,7 @@ from forebay.loader.node_division import divide_places
 from forebay.loader.ranks import Ranks
 from forebay.sharding import EpochOrder, NodeOrder, ShardSpan, StoredDataset
 
-__all__ = ["BatchPlan", "OrderPlan", "PlannedSamples", "SampledPlan"]
+__all__ = ["BatchPlan", "Follower", "OrderPlan", "PlannedSamples", "SampledPlan"]
 
 Ints = npt.NDArray[np.int64]
 _OCCURRENCES = 1 << 16
@@ -51,6 +51,13 @@ class PlannedSamples:
     """Valid samples among them that are of shards of another node."""
 
 
+class Follower(Protocol):
+    """Who is told what comes: `ShardStore`, or whoever passes it on."""
+
+    def follow(self, order: Order, start: int = 0) -> None:
+        """See `ShardStore.follow`."""
+
+
 class BatchPlan(Protocol):
     """The batches of one pass. One thread goes through the numbers, and asks for the samples of each, once."""
 
@@ -60,7 +67,7 @@ class BatchPlan(Protocol):
     largest: int | None
     """Samples of the largest batch; None where nobody knows."""
 
-    def follow(self, store: ShardStore) -> None:
+    def follow(self, store: Follower) -> None:
         """Tell the cache what comes."""
 
     def numbers(self) -> Iterator[int]:
@@ -93,12 +100,17 @@ class OrderPlan:
         """How many there are."""
         return len(self._grid)
 
-    def follow(self, store: ShardStore) -> None:
+    def follow(self, store: Follower) -> None:
         """See `BatchPlan.follow`."""
         order: EpochOrder | NodeOrder = self._order
         if self._nodes > 1:
             order = NodeOrder(self._order, node=self._ranks.node_of[self.rank], nodes=self._nodes)
         store.follow(order, self._grid.start)
+
+    @property
+    def shuffles(self) -> bool:
+        """Whether samples of several shards are mixed."""
+        return self._order.shuffle
 
     def numbers(self) -> Iterator[int]:
         """See `BatchPlan.numbers`."""
@@ -208,7 +220,7 @@ class SampledPlan:
         self._seen = np.zeros(data.rows, np.uint16)
         self._order = _GivenOrder()
         self._numbers: Channel[int] = Channel(capacity=1 << 62)
-        self._store: ShardStore | None = None
+        self._store: Follower | None = None
         self._position = 0
         self.added = 0
         """Batches."""
@@ -272,7 +284,7 @@ class SampledPlan:
         np.add.at(self._seen, places, 1)
         return occurrences
 
-    def follow(self, store: ShardStore) -> None:
+    def follow(self, store: Follower) -> None:
         """See `BatchPlan.follow`. Told again with every batch that is added."""
         self._store = store
         store.follow(self._order, self._order.position)

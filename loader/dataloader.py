@@ -15,7 +15,7 @@ from typing_extensions import TypeVar  # torch needs it too; typing has defaults
 
 from forebay.errors import ConfigError
 from forebay.loader.dataset import ShardDataset
-from forebay.loader.engine_room import EngineRoom
+from forebay.loader.engine_room import Room, open_room
 from forebay.loader.frameworks import ShardSampler, settings_of_samplers, warn_what_accelerate_drops
 from forebay.loader.refusals import refuse_for_others, refuse_for_samplers, refuse_for_shards
 from forebay.loader.sampled_iterator import SampledIterator
@@ -109,7 +109,7 @@ class DataLoader(torch.utils.data.DataLoader[Batch_co]):
     """
 
     _shards: ShardLoader | None = None
-    _sampled: EngineRoom | None = None
+    _sampled: Room | None = None
     _passes: Passes = Passes(None)
     _prepared: bool = False
 
@@ -236,7 +236,7 @@ class DataLoader(torch.utils.data.DataLoader[Batch_co]):
                     timeout=timeout,
                     generator=generator,
                 )
-                self._sampled = EngineRoom(dataset, settings)
+                self._sampled = open_room(dataset, settings)
             self.num_workers = num_workers
             self.pin_memory = pin_memory
             self.prefetch_factor = prefetch_factor
@@ -278,7 +278,7 @@ class DataLoader(torch.utils.data.DataLoader[Batch_co]):
     def _get_iterator(self) -> Any:
         return open_iterator(self, self._passes) if self._sampled is None else self._sampled_iterator(self._sampled)
 
-    def _sampled_iterator(self, room: EngineRoom) -> SampledIterator:
+    def _sampled_iterator(self, room: Room) -> SampledIterator:
         iterator = SampledIterator(LoaderView(self), room, self._passes.begin(self))
         self._passes.follow(iterator)
         return iterator

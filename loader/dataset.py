@@ -6,26 +6,27 @@ import copy
 import operator
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, cast, overload
 
 import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from forebay.cache import CacheConfig, InPlaceStore, RemoteConfig, ShardStore, open_place, open_store
+from forebay.cache import CacheConfig, InPlaceStore, RemoteConfig, ShardStore, is_table, open_place, open_store
 from forebay.errors import ConfigError
 from forebay.loader.decode import MAX_PIXELS
-from forebay.loader.outputs import Transforms, compile_outputs
+from forebay.loader.outputs import OutputProgram, Transforms, compile_outputs
 from forebay.loader.readers import ReaderPool
 from forebay.loader.samples import INDEX, VALID, VIRTUAL, WEIGHT, SampleMaker, StageFailed
+from forebay.loader.tables import TableSamples, TableView
 from forebay.sharding import Schema, Source, StoredDataset
 
 __all__ = ["ShardDataset"]
 
 
 class ShardDataset(Dataset[dict[str, Any]]):
-    """Shards in a folder or a bucket, as `forebay shard` or `ShardWriter` wrote them.
+    """Shards in a folder or a bucket, as `forebay shard` or `ShardWriter` wrote them, or a table in Parquet files.
 
     Give it to `forebay.DataLoader`, which reads ahead, shuffles and resumes. It also is a map-style data set: `len`,
     `dataset[i]`, `dataset[[i, j]]`, and works in torch's own DataLoader.
@@ -45,6 +46,16 @@ class ShardDataset(Dataset[dict[str, Any]]):
             x ranks / those of all ranks) may be added.
         orientation: "apply" turns images upright by their EXIF orientation; "ignore" leaves them as they are stored.
         max_pixels: an image that claims more pixels is a bad sample (a decompression bomb), before it is decoded.
+        format: "forebay" is what `forebay shard` wrote; "parquet" a table: a file, a folder or tree (folders called
+            `key=value` are columns), a list, a glob or a URL of them. "auto" looks.
+        filter: of a table: rows that stay, `pyarrow.compute.field("age") > 18`. They are counted once, at opening.
+        schema_change: of a table: "error" wants the same columns in all files, "promote" adds nulls and widens numbers.
+        table_transform: of a table: a function of a `pyarrow.RecordBatch` (or a polars or pandas frame, by its
+            annotation), applied once to each unit of rows before it is cached. It keeps the number of rows.
+        stack: of a table: columns that become one tensor, `{"features": ["f0", "f1"]}`.
+        nulls: of a table: what is done with nulls; without it they are an error.
+        vocabularies: of a table: by column, what turns its strings to codes.
+        ragged: of a table: how lists that differ in length become tensors.
 
     Raises:
         ManifestError: no finished data set lies there.
@@ -54,7 +65,7 @@ class ShardDataset(Dataset[dict[str, Any]]):
 
     def __init__(
         self,
-        path: str | os.PathLike[str] | Source,
+        path: str | os.PathLike[str] | Source | Sequence[str | os.PathLike[str]],
         *,
         cache: str | CacheConfig | None = None,
         remote: RemoteConfig | None = None,
@@ -62,6 +73,14 @@ class ShardDataset(Dataset[dict[str, Any]]):
         columns: Sequence[str] | None = None,
         orientation: Literal["apply", "ignore"] = "apply",
         max_pixels: int = MAX_PIXELS,
+        format: Literal["auto", "forebay", "parquet"] = "auto",  # noqa: A002 - the word that others use
+        filter: Any = None,  # noqa: A002 - likewise
+        schema_change: Literal["error", "promote"] = "error",
+        table_transform: Callable[..., Any] | None = None,
+        stack: Mapping[str, Sequence[str]] | None = None,
+        nulls: Any = None,
+        vocabularies: Mapping[str, Any] | None = None,
+        ragged: Any = None,
     ) -> None:
         if orientation not in ("apply", "ignore"):
             raise ConfigError(f'orientation={orientation!r}; give "apply" or "ignore"')
@@ -71,18 +90,49 @@ class ShardDataset(Dataset[dict[str, Any]]):
             raise ConfigError(f"max_pixels={max_pixels}; give a positive number of pixels, by default {MAX_PIXELS}")
         if isinstance(columns, str):
             raise ConfigError(f"columns={columns!r} is one name; give a list: columns=[{columns!r}]")
-        self.data: StoredDataset = open_place(path, remote)
+        if format not in ("auto", "forebay", "parquet"):
+            raise ConfigError(f'format={format!r}; give "auto", "forebay" or "parquet"')
         self.cache = CacheConfig.choose(cache)
         self.transforms = transforms
         self.columns = columns
         self.virtual = tuple(name for name in columns or () if name in VIRTUAL)
         real = None if columns is None else [name for name in columns if name not in self.virtual]
-        programs = compile_outputs(self.data.schema, real, transforms)
+        self.view: TableView | None = None
+        """Of a table; None of shards."""
+        options = {"stack": stack, "nulls": nulls, "vocabularies": vocabularies, "ragged": ragged}
+        of_tables = options | {"filter": filter, "table_transform": table_transform}
+        programs: list[OutputProgram] = []
+        if format == "parquet" or (format == "auto" and is_table(path)):
+            self.view = TableView(
+                path,
+                cache=self.cache,
+                remote=remote,
+                columns=real,
+                expression=filter,
+                schema_change=schema_change,
+                table_transform=table_transform,
+                options=options | {"transforms": transforms},
+            )
+            self.data: StoredDataset = self.view.data
+        else:
+            given = [name for name, value in of_tables.items() if value is not None]
+            if (
+                given
+                or schema_change != "error"
+                or (not isinstance(path, str | os.PathLike) and not hasattr(path, "open"))
+            ):
+                raise ConfigError(
+                    f"{', '.join(given) or 'a list of files'}: only for a table of Parquet files, and {path!r:.200} is "
+                    'read as shards; pass format="parquet" if it is one'
+                )
+            self.data = open_place(cast("str | os.PathLike[str] | Source", path), remote)
+            programs = compile_outputs(self.data.schema, real, transforms)
         self.maker = SampleMaker(self.data.schema, programs, orientation=orientation, max_pixels=max_pixels)
         self.partial = False
         """Whether `only` left outputs out."""
         self._epoch, self._seed = 0, 0
-        self._local = _MapStyleReader(self)
+        self._local: _MapStyleReader | TableSamples
+        self._local = _MapStyleReader(self) if self.view is None else TableSamples(self.view, self.cache)
 
     @property
     def schema(self) -> Schema:
@@ -97,13 +147,13 @@ class ShardDataset(Dataset[dict[str, Any]]):
     @property
     def outputs(self) -> tuple[str, ...]:
         """Names of what is made of each sample, those that begin with `__` left out."""
-        return self.maker.outputs
+        return self.maker.outputs if self.view is None else self.view.plan.names
 
     def only(self, outputs: Sequence[str]) -> ShardDataset:
         """The same data set with fewer outputs, such as a stage of a pipelined model needs.
 
-        Only the columns that these need are read, and none at all where there are none. Their values, the order of
-        samples and the fingerprint stay.
+        Only the columns that these need are read, and none at all where there are none (a table's units are read
+        whole, or not at all). Their values, the order of samples and the fingerprint stay.
 
         Args:
             outputs: names of outputs, and of virtual columns.
@@ -120,10 +170,14 @@ class ShardDataset(Dataset[dict[str, Any]]):
                     f"{list(VIRTUAL)}"
                 )
         fewer = copy.copy(self)
-        fewer.maker = self.maker.only(outputs)
         fewer.virtual = tuple(name for name in VIRTUAL if name in outputs)
+        if self.view is None:
+            fewer.maker = self.maker.only(outputs)
+            fewer._local = _MapStyleReader(fewer)
+        else:
+            fewer.view = self.view.only(outputs)
+            fewer._local = TableSamples(fewer.view, self.cache)
         fewer.partial = self.partial or len(fewer.outputs) < len(self.outputs)
-        fewer._local = _MapStyleReader(fewer)
         return fewer
 
     def open_store(self) -> ShardStore:
@@ -159,10 +213,15 @@ class ShardDataset(Dataset[dict[str, Any]]):
             if not -rows <= index < rows:
                 raise IndexError(f"sample {index} of {self.data.name}, which has {rows}")
         places = np.array([index % rows for index in indices], dtype=np.int64)
+        if isinstance(self._local, TableSamples):
+            return self._local.samples(places, self.virtual)
         return self._local.samples(places, seed=self._seed, epoch=self._epoch)
 
     def __repr__(self) -> str:
-        return f"ShardDataset({self.data.name!r}, {len(self):,} samples, columns {list(self.maker.columns)})"
+        return f"ShardDataset({self.data.name!r}, {len(self):,} samples, columns {self._names()})"
+
+    def _names(self) -> list[str]:
+        return list(self.maker.columns if self.view is None else self.view.plan.names)
 
 
 class _MapStyleReader:

@@ -12,11 +12,12 @@ from forebay.loader.engine import ShardEngine
 from forebay.loader.engine_settings import Delivery
 from forebay.loader.shard_workers import ShardWorkers
 from forebay.loader.stats import Meter
+from forebay.loader.table_engine import TableEngine
 
 __all__ = ["Engine", "EngineBatches"]
 
-Engine = ShardEngine | ShardWorkers
-"""One pass over shards: by threads of this process, or by worker processes."""
+Engine = ShardEngine | ShardWorkers | TableEngine
+"""One pass: over shards, by threads of this process or by worker processes, or over a table."""
 
 
 class EngineBatches:

@@ -21,9 +21,10 @@ from forebay.loader.settings import ShardLoaderSettings
 from forebay.loader.shard_workers import ShardWorkers
 from forebay.loader.slots import LoaderMemory
 from forebay.loader.stats import LoaderStats, Meter
+from forebay.loader.tables_room import TableRoom
 from forebay.loader.tails import Tail
 
-__all__ = ["EngineRoom"]
+__all__ = ["EngineRoom", "Room", "open_room"]
 
 
 class EngineRoom:
@@ -155,6 +156,20 @@ class EngineRoom:
         if engine is not None:
             engine.measure()
         return self.meter.stats()
+
+
+Room = EngineRoom | TableRoom
+
+
+def open_room(dataset: ShardDataset, settings: ShardLoaderSettings) -> Room:
+    """The room for a data set's kind: shards of samples, or a table.
+
+    Raises:
+        ConfigError, SchemaError: as `EngineRoom` and `TableRoom`.
+    """
+    if dataset.view is not None:
+        return TableRoom(dataset.view, dataset.cache, dataset.virtual, settings)
+    return EngineRoom(dataset, settings)
 
 
 def _processes(dataset: ShardDataset, settings: ShardLoaderSettings) -> int:

@@ -13,7 +13,7 @@ from forebay.errors import ClosedError, ConfigError
 from forebay.loader.batch_plans import SampledPlan
 from forebay.loader.dataset import ShardDataset
 from forebay.loader.engine_batches import EngineBatches
-from forebay.loader.engine_room import EngineRoom
+from forebay.loader.engine_room import Room
 from forebay.loader.shared_queue import Delivery
 from forebay.loader.stateful_passes import Pass, PassIterator
 from forebay.loader.worker_iterator import LoaderView
@@ -39,7 +39,7 @@ class SampledIterator(PassIterator, _BaseDataLoaderIter):
         ConfigError: the decoder must know the size of the largest batch, and a batch sampler does not tell.
     """
 
-    def __init__(self, view: LoaderView, room: EngineRoom, current: Pass) -> None:
+    def __init__(self, view: LoaderView, room: Room, current: Pass) -> None:
         dataset: ShardDataset = view.dataset
         batch_size = view.batch_size or getattr(view.batch_sampler, "batch_size", None)
         largest = batch_size if isinstance(batch_size, int) and batch_size > 0 else None

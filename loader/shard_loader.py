@@ -17,7 +17,7 @@ from forebay.errors import ConfigError, StateError
 from forebay.loader.batch_plans import OrderPlan
 from forebay.loader.batches import BatchGrid
 from forebay.loader.dataset import ShardDataset
-from forebay.loader.engine_room import EngineRoom
+from forebay.loader.engine_room import open_room
 from forebay.loader.frameworks import accelerate_place
 from forebay.loader.ranks import Ranks, agree
 from forebay.loader.settings import ShardLoaderSettings, whole_number
@@ -35,7 +35,7 @@ class ShardLoader:
     def __init__(self, dataset: ShardDataset, settings: ShardLoaderSettings) -> None:
         self._dataset = dataset
         self._settings = settings
-        self._room = EngineRoom(dataset, settings)
+        self._room = open_room(dataset, settings)
         if any(given is not None for given in (settings.rank, settings.world_size, settings.mesh, settings.data_dims)):
             self._ranks()
         self._seed = settings.seed

@@ -19,7 +19,7 @@ from torch.utils.data.dataloader import _DatasetKind
 
 from forebay.cache import ShardStore
 from forebay.errors import SampleError
-from forebay.loader.batch_plans import PlannedSamples
+from forebay.loader.batch_plans import Follower, PlannedSamples
 from forebay.loader.batch_work import BatchWork
 from forebay.loader.channel import ChannelEnd
 from forebay.loader.dataset import ShardDataset
@@ -82,7 +82,7 @@ class _GivenPlan:
         """What was given."""
         return self.given
 
-    def follow(self, store: ShardStore) -> None:
+    def follow(self, store: Follower) -> None:
         """The loader's process tells the cache."""
 
     def numbers(self) -> Iterator[int]:

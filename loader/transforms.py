@@ -13,25 +13,51 @@ from typing import Any, ClassVar
 import torch
 
 from forebay.errors import ConfigError
+from forebay.loader.column_statistics import ColumnStatistics, load_statistics
 from forebay.loader.mixing import BatchTransform, CutMix, MixUp
+from forebay.loader.table_buckets import Bucketize, HashBucket
+from forebay.loader.table_nulls import AsNaN, Fill, Mask
+from forebay.loader.table_ragged import Jagged, Padded
+from forebay.loader.table_saved import transforms_from_dict, transforms_to_dict
+from forebay.loader.table_stack import Stack
+from forebay.loader.table_transforms import Cast, Clip, ColumnTransform, Log1p, Standardize
+from forebay.loader.vocabulary import Vocabulary
 
 __all__ = [
     "IMAGENET_MEAN",
     "IMAGENET_STD",
+    "AsNaN",
     "BatchTransform",
+    "Bucketize",
+    "Cast",
     "CenterCrop",
+    "Clip",
+    "ColumnStatistics",
+    "ColumnTransform",
     "CutMix",
     "Declared",
+    "Fill",
     "From",
+    "HashBucket",
+    "Jagged",
+    "Log1p",
+    "Mask",
     "MixUp",
     "Normalize",
+    "Padded",
     "RandomCrop",
     "RandomHorizontalFlip",
     "RandomResizedCrop",
     "Resize",
     "Seeded",
+    "Stack",
+    "Standardize",
     "ToDtype",
     "Transform",
+    "Vocabulary",
+    "load_statistics",
+    "transforms_from_dict",
+    "transforms_to_dict",
 ]
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)

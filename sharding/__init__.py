@@ -23,6 +23,13 @@ from forebay.sharding.jpeg_places import JpegPlaces
 from forebay.sharding.manifest import MANIFEST_NAME
 from forebay.sharding.node_order import NodeOrder
 from forebay.sharding.order import EpochOrder, ShardSpan, default_window, rank_slice
+from forebay.sharding.parquet_dataset import UNIT_WRITER, ParquetDataset, ParquetTable, plan_table_units
+from forebay.sharding.parquet_facts import TableFacts
+from forebay.sharding.parquet_filter import check_filter, filter_columns, filter_identity, groups_left, identity_of
+from forebay.sharding.parquet_footer import FileFacts, facts_of
+from forebay.sharding.parquet_paths import is_hidden, sort_key
+from forebay.sharding.parquet_read import FileReader, UnitReader
+from forebay.sharding.parquet_schema import SchemaChange
 from forebay.sharding.part_plan import Frames, PartPlans, plan_parts
 from forebay.sharding.ranges import FILLED, Ranges
 from forebay.sharding.schema import Column, Kind, Schema
@@ -42,13 +49,16 @@ __all__ = [
     "JOURNAL_NAME",
     "MANIFEST_NAME",
     "READ_NBYTES",
+    "UNIT_WRITER",
     "BlockPool",
     "Column",
     "Destination",
     "EpochOrder",
     "FarFile",
     "FarSource",
+    "FileFacts",
     "FileRange",
+    "FileReader",
     "FolderDestination",
     "FolderSource",
     "Frames",
@@ -61,11 +71,14 @@ __all__ = [
     "LocalFile",
     "MappedFile",
     "NodeOrder",
+    "ParquetDataset",
+    "ParquetTable",
     "PartPlans",
     "Problem",
     "Ranges",
     "ReadMemory",
     "Schema",
+    "SchemaChange",
     "ShardEntry",
     "ShardReader",
     "ShardSpan",
@@ -73,26 +86,37 @@ __all__ = [
     "Source",
     "SourceFile",
     "StoredDataset",
+    "TableFacts",
     "TranscodeError",
+    "UnitReader",
     "WriteJournal",
     "bands_of",
     "bring_near",
     "can_transcode",
+    "check_filter",
     "choose_segment",
     "default_window",
     "describe_jpeg",
     "exif_orientation",
+    "facts_of",
+    "filter_columns",
+    "filter_identity",
+    "groups_left",
+    "identity_of",
+    "is_hidden",
     "list_class_folders",
     "list_labelled_images",
     "make_addressable",
     "open_dataset",
     "plan_parts",
+    "plan_table_units",
     "printable",
     "rank_slice",
     "read_header",
     "read_journal",
     "sample_checksum",
     "shard_checksum",
+    "sort_key",
     "sub_jpeg",
     "sub_jpegs",
     "valid_text",

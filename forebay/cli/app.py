@@ -16,7 +16,9 @@ from forebay.cli.demo import demo
 from forebay.cli.doctor import doctor
 from forebay.cli.inspect import inspect
 from forebay.cli.shard import shard
+from forebay.cli.stats import stats
 from forebay.cli.verify import verify
+from forebay.cli.vocab import vocab
 from forebay.errors import ForebayError
 
 __all__ = ["app", "main"]
@@ -34,6 +36,8 @@ app.command()(demo)
 app.command()(shard)
 app.command()(inspect)
 app.command()(verify)
+app.command()(stats)
+app.command()(vocab)
 app.command()(doctor)
 app.add_typer(cache_app, name="cache")
 app.add_typer(bench_app, name="bench")

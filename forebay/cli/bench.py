@@ -15,6 +15,7 @@ from forebay.cli.bench_gpu import bench_gpu
 from forebay.cli.bench_ranks import bench_ranks
 from forebay.cli.bench_remote import bench_remote
 from forebay.cli.bench_tables import bench_table, images_words, machine_words, rounds_words, speed_cell, times_cell
+from forebay.cli.bench_tabular import bench_tabular
 from forebay.cli.bench_trainer import bench_trainer
 from forebay.cli.console import console, error_console, print_json
 from forebay.errors import ConfigError
@@ -31,6 +32,7 @@ bench_app.command("dropin")(bench_dropin)
 bench_app.command("remote")(bench_remote)
 bench_app.command("ranks")(bench_ranks)
 bench_app.command("trainer")(bench_trainer)
+bench_app.command("tabular")(bench_tabular)
 
 Source = Annotated[Path, typer.Argument(help="A folder of images, with class folders or without, or of shards.")]
 Size = Annotated[int, typer.Option(min=1, help="Side of the square that images become, in pixels.")]

@@ -18,7 +18,13 @@ from forebay.sharding import can_transcode
 
 ROOT = Path(__file__).resolve().parents[2]
 BROKEN = "sharding/_transcode.abi3.so"
-PARTS = ["loader/_kernel.abi3.so", "sharding/_ranges.abi3.so", "sharding/_segments.abi3.so", BROKEN]
+PARTS = [
+    "loader/_kernel.abi3.so",
+    "loader/_rows.abi3.so",
+    "sharding/_ranges.abi3.so",
+    "sharding/_segments.abi3.so",
+    BROKEN,
+]
 SETTINGS = {"CC", "CFLAGS", "CPPFLAGS", "FOREBAY_NATIVE", "FOREBAY_SANITIZE", "FOREBAY_STATIC", "LDFLAGS", "LDSHARED"}
 needs_compiler = pytest.mark.skipif(
     shutil.which("gcc") is None or not can_transcode(), reason="there is no compiler, or no libjpeg-turbo's headers"
@@ -148,7 +154,7 @@ def test_the_sdist_builds_a_wheel_with_all_native_parts(source: Path, tmp_path: 
     native = {str(path.relative_to(ROOT)) for suffix in "ch" for path in (ROOT / "loader/native").glob(f"*.{suffix}")}
     others = {f"sharding/_{part}.c" for part in ("ranges", "segments", "transcode")}
     others |= {f"sharding/_{part}.pyi" for part in ("ranges", "segments")} | {"setup.py", "forebay/py.typed"}
-    assert native | others | {"loader/_kernel.pyi"} <= held
+    assert native | others | {"loader/_kernel.pyi", "loader/_rows.pyi"} <= held
     assert not any(name.endswith(".so") for name in held)
 
     (unpacked,) = (tmp_path / "unpacked").iterdir()
