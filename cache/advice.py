@@ -29,7 +29,7 @@ def warn_of_size(data: StoredDataset, shard: int, budget: int) -> None:
 def warn_of_window(data: StoredDataset, in_use: npt.NDArray[np.bool_], budget: int) -> None:
     """The shards in use at one position (a mask over all) do not fit in the budget; nothing is said when they do."""
     needed = int(data.shard_nbytes[in_use].sum())
-    if needed > budget:
+    if needed > budget and int(in_use.sum()) > 1:  # of one shard that does not fit, its size is told
         _warn_once(
             (data.fingerprint, "window"),
             f"the shuffle window of {data.name} holds {int(in_use.sum())} shards, {needed} bytes, and the cache's "

@@ -100,6 +100,12 @@ class CacheConfig:
         """
         folders, colon, size = text.rpartition(":")
         paths = [Path(folder.strip()).expanduser() for folder in folders.split(",") if folder.strip()]
+        if any(re.search(r":\s*\d[^/]*$", str(path)) for path in paths):
+            raise ConfigError(
+                f"cache={text!r} gives a size to each folder; give one for all, at the end, which they share: "
+                f"'/nvme0/forebay,/nvme1/forebay:2TB'",
+                text=text,
+            )
         if not colon or len(paths) != folders.count(",") + 1:
             raise ConfigError(f"cache={text!r} is not FOLDER:SIZE; write it like '/nvme/forebay:200GB'", text=text)
         share = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%\s*", size, re.ASCII)
@@ -124,6 +130,8 @@ class CacheConfig:
         if isinstance(given, CacheConfig):
             return given
         if given is not None:
+            if not isinstance(given, str):
+                raise ConfigError(f"cache={given!r}; give '/nvme/forebay:200GB' or a CacheConfig", given=given)
             return cls.parse(given) if given else None
         text = os.environ.get(ENVIRONMENT, "").strip()
         if not text:

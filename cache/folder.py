@@ -90,6 +90,7 @@ class CacheFolder:
         """The data sets whose shards may lie here."""
         self._readers = Readers(self.path, self.catalogue)
         self._trouble = Trouble(self.path)
+        self._marked = False
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             refuse_shared_file_system(self.path)
@@ -98,6 +99,7 @@ class CacheFolder:
             with folder_lock(self.path / LOCK, stop=threading.Event()):
                 refuse_without_flock(self.path, self.path / LOCK)
                 mark(self.path)
+                self._marked = True
                 self._clean()
         except TimeoutError as error:
             raise CacheError(str(error), path=self.path) from error
@@ -318,8 +320,10 @@ class CacheFolder:
             log.debug("the cache folder %s cannot be made again: %s", self.path, str(error))
 
     def _make_again(self) -> None:
-        self._trouble.warn_gone()
+        if self._marked:
+            self._trouble.warn_gone()
         mark(self.path, ours=True)
+        self._marked = True
         self._readers.publish()
         self.catalogue.keep_all(budget=self.budget)
 

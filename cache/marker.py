@@ -16,6 +16,8 @@ MARKER_VERSION = 1
 LOCK = "forebay-cache.lock"
 HARMLESS = frozenset({LOCK, MARKER + PART, "lost+found"})
 """What an otherwise empty folder may hold: a marker in the making, and what mkfs puts at the root of a disk."""
+OURS = frozenset({"datasets", "readers"})
+"""What it may hold beside a marker in the making: a full disk had no room for the marker, and some for these."""
 
 
 def refuse_strangers(folder: Path) -> None:
@@ -24,7 +26,8 @@ def refuse_strangers(folder: Path) -> None:
     Raises:
         CacheError: names some of the files.
     """
-    strangers = set(os.listdir(folder)) - HARMLESS
+    names = set(os.listdir(folder))
+    strangers = names - HARMLESS - (OURS if MARKER + PART in names else frozenset())
     if strangers and not (folder / MARKER).exists():  # asked last: another process may be making the cache
         some = ", ".join(repr(name) for name in sorted(strangers)[:3])
         raise CacheError(

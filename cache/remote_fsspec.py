@@ -61,7 +61,13 @@ class FsspecTransport:
         """See `Transport.put`."""
         if new and await _call(self._files.exists, self._at(path)):
             raise Refused("there is such a file already")
-        await _call(self._files.pipe_file, self._at(path), bytes(data))
+        try:
+            await _call(self._files.pipe_file, self._at(path), bytes(data))
+        except Refused as refused:
+            if not refused.missing:
+                raise
+            await _call(self._files.makedirs, self._root, exist_ok=True)  # a file system that has folders
+            await _call(self._files.pipe_file, self._at(path), bytes(data))
 
     def listed(self) -> Iterator[tuple[str, int]]:
         """See `Transport.listed`."""

@@ -176,6 +176,6 @@ def _failure(error: Exception) -> Exception:
     if isinstance(error, exceptions.InvalidPathError):
         return Refused(spoken_reason(error))
     reason = spoken_reason(error)
-    if "status code: 501 " in reason or "builder error" in reason:  # by no kind of their own
+    if any(each in reason for each in ("status code: 405 ", "status code: 501 ", "builder error")):  # of no own kind
         return Refused(f"no such request can be made there: {reason}")
     return TransportError(reason)

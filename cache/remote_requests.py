@@ -250,8 +250,10 @@ class _Call:
                         running.add(asyncio.ensure_future(self._one(*taken)))
                 if running:
                     done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-                    for task in done:
-                        task.result()
+                    errors = [task.exception() for task in done]  # of each, or asyncio prints those not asked for
+                    for error in errors:
+                        if error is not None:
+                            raise error
         finally:
             for task in running:
                 task.cancel()

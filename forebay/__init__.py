@@ -15,14 +15,24 @@ if TYPE_CHECKING:
     from forebay.cache import CacheConfig
     from forebay.loader import DataLoader, ShardDataset, transforms
     from forebay.sharding import ShardWriter
-    from forebay.trainers import DataParallelTrainer
+    from forebay.trainers import DataParallelTrainer, PipelineTrainer
 
-__all__ = ["CacheConfig", "DataLoader", "DataParallelTrainer", "ShardDataset", "ShardWriter", "errors", "transforms"]
+__all__ = [
+    "CacheConfig",
+    "DataLoader",
+    "DataParallelTrainer",
+    "PipelineTrainer",
+    "ShardDataset",
+    "ShardWriter",
+    "errors",
+    "transforms",
+]
 
 _HOMES = {
     "CacheConfig": "forebay.cache",
     "DataLoader": "forebay.loader",
     "DataParallelTrainer": "forebay.trainers",
+    "PipelineTrainer": "forebay.trainers",
     "ShardDataset": "forebay.loader",
     "ShardWriter": "forebay.sharding",
     "errors": "forebay",

@@ -86,6 +86,11 @@ class ShardDataset(Dataset[dict[str, Any]]):
             raise ConfigError(f'orientation={orientation!r}; give "apply" or "ignore"')
         if path is None:
             raise ConfigError("ShardDataset(None): give the folder or the URL of a data set")
+        if transforms is not None and not isinstance(transforms, Mapping):
+            raise ConfigError(
+                f"transforms={transforms!r:.200}; give what makes each output, by its name: "
+                '{"image": [T.RandomResizedCrop(224)]}'
+            )
         if max_pixels <= 0:
             raise ConfigError(f"max_pixels={max_pixels}; give a positive number of pixels, by default {MAX_PIXELS}")
         if isinstance(columns, str):

@@ -250,7 +250,7 @@ class ShardEngine:
         try:
             with contextlib.closing(stage.run(self._fetched)) as decoded:
                 while not self._closed:
-                    with self._meter.decode.work(0, threads=self._settings.threads):
+                    with self._meter.decode.work_together(self._settings.threads):
                         batch = next(decoded, None)
                     if batch is None:
                         return
@@ -270,7 +270,7 @@ class ShardEngine:
     def _decode(self, batch: PendingBatch) -> list[int]:
         if self._settings.decoder != "native":
             return self._batch_work.decode(batch)
-        with self._meter.decode.work(0, threads=self._settings.threads):
+        with self._meter.decode.work_together(self._settings.threads):
             left = self._batch_work.decode(batch)
         self._meter.decode.add(samples=len(batch.rows) - len(left))
         return left

@@ -98,15 +98,32 @@ class StageClock:
         self.busy_s = 0.0
         self.samples = 0
         self._lock = threading.Lock()
+        self._inside, self._since = 0, 0.0
 
     @contextmanager
-    def work(self, samples: int, *, threads: int = 1) -> Iterator[None]:
-        """Time the body, which handles `samples` with so many threads."""
+    def work_together(self, threads: int) -> Iterator[None]:
+        """Time bodies that share so many threads: where they overlap, the time counts once."""
+        with self._lock:
+            if not self._inside:
+                self._since = time.monotonic()
+            self._inside += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                now = time.monotonic()
+                self.busy_s += (now - self._since) * threads
+                self._since = now
+                self._inside -= 1
+
+    @contextmanager
+    def work(self, samples: int) -> Iterator[None]:
+        """Time the body, which handles `samples`."""
         started = time.monotonic()
         yield
         seconds = time.monotonic() - started
         with self._lock:
-            self.busy_s += seconds * threads
+            self.busy_s += seconds
             self.samples += samples
 
     def add(self, *, samples: int, busy_s: float = 0.0) -> None:

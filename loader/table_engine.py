@@ -247,7 +247,7 @@ class TableEngine:
         nbytes = sum(int(getattr(value, "nbytes", 0)) for value in outputs.values())
         with self._lock:
             self._batch_nbytes = max(self._batch_nbytes, nbytes)
-        return Delivery(batch=outputs, samples=len(planned.rows), bad=[], copied=copied)
+        return Delivery(batch=outputs, samples=len(planned.rows), bad=[], copied=copied, excess=planned.excess)
 
     def _pass_by(self, number: int) -> int:
         """A batch is gathered: up to which position none is in the making or to come."""

@@ -99,7 +99,7 @@ def cache_du(cache: Cache = None, json: Json = False) -> None:
 
 @cache_app.command("warm")
 def cache_warm(
-    data: Annotated[str, typer.Argument(help="Folder of a data set.")],
+    data: Annotated[str, typer.Argument(help="Folder or URL of a data set.")],
     cache: Annotated[
         str | None,
         typer.Argument(help=f"FOLDER:SIZE, as in `cache=`; by default what {ENVIRONMENT} says."),

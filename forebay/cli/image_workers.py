@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import signal
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing import forkserver, resource_tracker
@@ -148,6 +149,7 @@ def _server_context(preload: Sequence[str]) -> ForkServerContext:
 
 def _serve(pipe: Connection, work: Callable[[ImageFile], Any]) -> None:
     """What a worker process does until the other end of the pipe is closed, by whoever asks or by its death."""
+    warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")  # of odd metadata
     with contextlib.suppress(EOFError, ConnectionError):
         while True:
             for image in pipe.recv():

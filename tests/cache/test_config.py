@@ -117,3 +117,14 @@ def test_a_setting_that_cannot_work_is_refused(settings: dict[str, Any]) -> None
 @given(budget=st.integers(1, 10**18))
 def test_plain_bytes_are_exact_at_any_size(budget: int) -> None:
     assert CacheConfig.parse(f"cache:{budget}").budget == budget
+
+
+@pytest.mark.parametrize("cache", [Path("/nvme/forebay"), 5, True, b"/nvme/forebay:1GB"])
+def test_what_is_no_text_and_no_configuration_is_refused(cache: Any) -> None:
+    with pytest.raises(ConfigError, match="CacheConfig"):
+        CacheConfig.choose(cache)
+
+
+def test_a_size_for_each_folder_is_refused() -> None:
+    with pytest.raises(ConfigError, match="one for all"):
+        CacheConfig.parse("/nvme0:10MB,/nvme1:10%")

@@ -219,6 +219,22 @@ def test_a_disk_of_20_megabytes_that_others_fill_meanwhile_is_told_once_and_ever
     assert done.stderr.count("is full before the budget") == 1
 
 
+def test_a_cache_that_is_begun_on_a_full_disk_is_one_when_there_is_room(tmp_path: Path, data: StoredDataset) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    script = (
+        f"mount -t tmpfs -o size=30m none '{disk}'\n"
+        f"head -c 31m /dev/zero > '{disk}/others' || true\n"
+        f'"$0" "$@"; "$0" "$@"; rm \'{disk}/others\'; "$0" "$@"\n'
+    )
+    done = with_mounts(script, data.name, disk / "cache", 10**9, 1, 3)
+    stats = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert [each["hits"] + each["misses"] for each in stats] == [24] * 3
+    assert [each["fetched"] > 0 for each in stats] == [False, False, True]
+    assert done.stderr.count("is full before the budget") == 2
+    assert "removed while it was in use" not in done.stderr
+
+
 @pytest.mark.parametrize("filled", [True, False])
 def test_a_read_only_folder_serves_what_it_has_and_the_rest_is_read_from_the_source(
     tmp_path: Path, data: StoredDataset, filled: bool

@@ -353,3 +353,15 @@ def test_a_short_batch_of_many_ranks_is_weighted(table: Path) -> None:
         assert valid == ROWS % 192
         for batch in three:
             assert batch["__weight__"].item() == pytest.approx(int(batch["__valid__"].sum()) * 3 / valid)
+
+
+def test_on_two_nodes_the_global_batches_are_those_of_one(table: Path) -> None:
+    of = {"columns": ["number", "__index__"]}
+    whole = [sorted(batch["__index__"].tolist()) for batch in loader(table, of=of, batch_size=256)]
+    ranks = [loader(table, of=of, batch_size=64, rank=rank, world_size=4, nodes=2) for rank in range(4)]
+    parts = [list(each) for each in ranks]
+    assert [
+        sorted(i for part in four for i in part["__index__"].tolist()) for four in zip(*parts, strict=True)
+    ] == whole
+    assert all(part["number"].tolist() == part["__index__"].tolist() for batches in parts for part in batches)
+    assert sum(each.stats().excess for each in ranks) > 0
