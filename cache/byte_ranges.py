@@ -39,6 +39,8 @@ class ByteRanges:
 
     def remove(self, begin: int, end: int) -> None:
         """Take these bytes out; some may not be there."""
+        if begin >= end:
+            return
         kept = [
             part for low, high in self for part in ((low, min(high, begin)), (max(low, end), high)) if part[0] < part[1]
         ]

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import itertools
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from forebay.cache.byte_ranges import ByteRanges
@@ -11,6 +11,7 @@ SIZE = 30
 ranges = st.tuples(st.integers(0, SIZE), st.integers(0, SIZE)).map(lambda pair: (min(pair), max(pair)))
 
 
+@example([("add", (0, 2)), ("remove", (1, 1))], (0, 0))
 @given(st.lists(st.tuples(st.sampled_from(["add", "remove"]), ranges)), ranges)
 def test_it_is_a_set_of_bytes(steps: list[tuple[str, tuple[int, int]]], asked: tuple[int, int]) -> None:
     found, expected = ByteRanges(), set[int]()
