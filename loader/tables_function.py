@@ -63,8 +63,8 @@ class UnitFunction:
         if made.num_rows != table.num_rows:
             raise SampleError(
                 f"table_transform {self.name} on {where} gave {made.num_rows} rows for {table.num_rows}: positions of "
-                f"the order are rows of the files; drop rows by filter=, or write a new data set with `forebay shard "
-                f"--table-transform`, which may drop and add rows",
+                f"the order are rows of the files; drop rows by filter=, or write a new table with pyarrow, "
+                f"which may drop and add rows",
                 stage="table_transform",
                 where=where,
             )
