@@ -10,7 +10,7 @@ __all__ = ["Trouble"]
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 READ_ONLY = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
-GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ESTALE})
+GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ESTALE, errno.EEXIST})  # EEXIST: removed while `mkdir` looked
 
 log = logging.getLogger(__name__)
 
