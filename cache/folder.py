@@ -192,6 +192,7 @@ class CacheFolder:
                 reader.publish()
         except (CacheError, TimeoutError) as error:
             log.debug("a reader of %s cannot tell others what it reads: %s", self.path, str(error))
+            reader.withdraw()
 
     # -- shards ------------------------------------------------------------------------------------------------------
 

@@ -58,7 +58,7 @@ class Reading:
 
 
 class ReaderFile:
-    """The file of one reader of this process. Made, and told anew, while the folder's lock is held.
+    """The file of one reader of this process. Made while the folder's lock is held.
 
     A forked child closes its descriptor, so that the lock ends with the parent.
 
@@ -80,16 +80,10 @@ class ReaderFile:
         try:
             locked = try_lock(self._fd)
             assert locked, "nobody else looks at a new file: the folder is locked"
-            self.tell(reading)
+            os.pwrite(self._fd, _encode(reading), 0)
         except BaseException:
             self.close()
             raise
-
-    def tell(self, reading: Reading) -> None:
-        """Replace what the file says."""
-        content = _encode(reading)
-        os.pwrite(self._fd, content, 0)
-        os.ftruncate(self._fd, len(content))
 
     def move(self, position: int) -> None:
         """Tell how far the reader is. Needs no lock: a few bytes at one place, which are checked when they are read."""

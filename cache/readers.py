@@ -32,7 +32,8 @@ log = logging.getLogger(__name__)
 class Reader:
     """One reader of this process: what it reads and how far it is, for this process's decisions and for all others'.
 
-    Thread-safe. `follow` and `close` are called by the store, `follow` under the folder's lock.
+    Thread-safe. It has a file from the first `publish` on, which is called under the folder's lock: others, who hold it
+    while they look, would take a file for a dead reader's that is new and not locked yet.
     """
 
     def __init__(self, folder: Path, data: StoredDataset) -> None:
@@ -44,17 +45,15 @@ class Reader:
         self._lock = threading.Lock()
         self._closed = False
         self._file: ReaderFile | None = None
-        self.publish()
 
     def follow(self, order: Order, position: int) -> None:
-        """The reader reads this order from now on, beginning at `position`."""
+        """The reader reads this order from now on, beginning at `position`; others know from the next `publish` on."""
         settings = None  # nobody else can follow another order
         if isinstance(order, EpochOrder | NodeOrder):
             settings = _settings_of(order)
         with self._lock:
             self._order = order
             self._reading = replace(self._reading, order=settings, position=position)
-            self._write()
 
     def advance(self, position: int) -> None:
         """The order has been read up to `position`. A few microseconds: one small write into the page cache."""
@@ -74,26 +73,26 @@ class Reader:
             return self._reading, self._order
 
     def publish(self) -> None:
-        """Write the file anew: the folder was just made, or made again after it had been removed."""
+        """Write the file anew. Called under the folder's lock."""
         with self._lock:
-            if self._file is not None:
-                self._file.close()
-                self._file = None
+            self._remove_file()
             if not self._closed:
-                self._write()
+                try:
+                    self._file = ReaderFile(self._folder, self._reading)
+                except OSError as error:
+                    self._give_up(error)
 
-    def _write(self) -> None:
-        try:
-            if self._file is None:
-                self._file = ReaderFile(self._folder, self._reading)
-            else:
-                self._file.tell(self._reading)
-        except OSError as error:
-            self._give_up(error)
+    def withdraw(self) -> None:
+        """Say nothing: what the file says is not so any more, and the folder cannot be locked to say it anew."""
+        with self._lock:
+            self._remove_file()
 
     def _give_up(self, error: OSError) -> None:
         """Go on without a file, as on a full disk: the shards of this reader then count as unused for others."""
         log.debug("a reader of %s cannot tell others what it reads: %s", self._folder, error)
+        self._remove_file()
+
+    def _remove_file(self) -> None:
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -102,9 +101,7 @@ class Reader:
         """Remove the file. Calling it again does nothing."""
         with self._lock:
             self._closed = True
-            if self._file is not None:
-                self._file.close()
-                self._file = None
+            self._remove_file()
 
     @property
     def closed(self) -> bool:

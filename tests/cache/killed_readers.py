@@ -10,6 +10,7 @@ import random
 import select
 import signal
 import sys
+import traceback
 from pathlib import Path
 
 from forebay.cache import CacheConfig, open_store
@@ -41,6 +42,8 @@ def start(data: StoredDataset, config: CacheConfig, seed: int) -> tuple[int, int
         try:
             os.close(hears)
             read_for_ever(data, config, seed, told)
+        except BaseException:  # noqa: BLE001 - the process ends here
+            traceback.print_exc()  # what went wrong in a child is nowhere else to be seen
         finally:
             os._exit(1)
     os.close(told)

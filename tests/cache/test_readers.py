@@ -17,6 +17,8 @@ from forebay.cache import CacheConfig
 from forebay.cache.catalogue import Catalogue
 from forebay.cache.folder import CacheFolder
 from forebay.cache.future import until_next_use
+from forebay.cache.locks import folder_lock
+from forebay.cache.marker import LOCK
 from forebay.cache.plan import UNUSED
 from forebay.cache.reader_file import SUFFIX, OrderSettings, ReaderFile, Reading, read_reader_file
 from forebay.cache.readers import Reader, Readers
@@ -62,8 +64,9 @@ def test_a_living_reader_is_understood(tmp_path: Path) -> None:
     assert moved is not None
     assert moved.position == 10**12
     unplanned = Reading(fingerprint="cd" * 16, sample_nbytes=1, order=None)
-    file.tell(unplanned)
-    assert read_reader_file(file.path) == unplanned
+    other = ReaderFile(tmp_path, unplanned)
+    assert read_reader_file(other.path) == unplanned
+    other.close()
     file.close()
     assert list(tmp_path.iterdir()) == []
 
@@ -173,6 +176,46 @@ def test_shards_read_in_an_unknown_order_are_an_epoch_away_and_strange_files_are
     keys = [(data.fingerprint, data.shard_name(0)), (data.fingerprint, "stranger"), ("f" * 32, data.shard_name(0))]
     epoch = data.rows * (data.manifest.nbytes // data.rows)
     assert as_another_process(folder.path).next_uses(keys) == [epoch, UNUSED, UNUSED]
+    reader.close()
+
+
+def test_a_reader_touches_its_file_under_the_lock_of_the_folder_alone(
+    tmp_path: Path, make_dataset: MakeDataset
+) -> None:
+    data = make_dataset()
+    folder = open_folder(tmp_path / "cache")
+    reader = enter(folder, data)
+    stop = threading.Event()
+    with folder_lock(tmp_path / "cache" / LOCK, stop=stop):
+        before = [(path, path.read_bytes()) for path in reader_files(tmp_path / "cache")]
+        steps = [
+            threading.Thread(target=folder.enter, args=[data], kwargs={"stop": stop}),
+            threading.Thread(target=folder.follow, args=[reader, epoch_order(data), 0], kwargs={"stop": stop}),
+        ]
+        for step in steps:
+            step.start()
+            step.join(0.1)
+            assert step.is_alive()  # it waits for the lock
+        assert [(path, path.read_bytes()) for path in reader_files(tmp_path / "cache")] == before
+    for step in steps:
+        step.join()
+    assert [(path, path.read_bytes()) for path in reader_files(tmp_path / "cache")] != before
+    reader.close()
+
+
+def test_a_reader_whose_folder_cannot_be_locked_says_nothing_rather_than_what_is_not_so(
+    tmp_path: Path, make_dataset: MakeDataset
+) -> None:
+    data = make_dataset()
+    folder = open_folder(tmp_path / "cache")
+    reader = enter(folder, data)
+    (tmp_path / "cache" / LOCK).unlink()
+    (tmp_path / "cache" / LOCK).mkdir()
+    follow(folder, reader, data, seed=1)
+    assert reader_files(tmp_path / "cache") == []
+    (tmp_path / "cache" / LOCK).rmdir()
+    follow(folder, reader, data, seed=2)
+    assert len(reader_files(tmp_path / "cache")) == 1
     reader.close()
 
 
