@@ -118,7 +118,7 @@ class EpochOrder:
         return self._following
 
     def locate(self, positions: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """The sample at each position. Long ranges are the cheapest: about 100 ns a position.
+        """The sample at each position. Long ranges are the cheapest: 25 ns a position, 100 without the native part.
 
         Args:
             positions: int64 (N,), in any order, repeated or not.
@@ -199,8 +199,7 @@ class _StorageOrder:
 
     def locate(self, positions: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         samples = positions if self._shuffle is None else self._shuffle.permute(positions)
-        shards = self._intervals.find(samples)
-        return shards, samples - self._ends[shards] + self._rows[shards]
+        return self._intervals.find(samples)
 
     def places(self, shards: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         return shards

@@ -106,7 +106,7 @@ class StaggeredWindow:
             shuffle=PermutationFamily(sizes, self._block_key, blocks),
             shift=np.cumsum(sizes) - sizes,
             pieces=Intervals(ends, table=True),
-            row_shift=first - (ends - counts),
+            first=first,
             place=which,
             shards=shards,
             rows=PermutationFamily(rows, self._row_key, shards),
@@ -211,8 +211,8 @@ class _Layout:
     shift: Int64s
     """(U,) samples in the blocks laid out before this one."""
     pieces: Intervals
-    row_shift: Int64s
-    """(N,) from a sample's number over the blocks to its number in the shard."""
+    first: Int64s
+    """(N,) row of its shard that each piece begins with."""
     place: npt.NDArray[np.intp]
     """(N,) the entry of each piece in `shards` and `rows`."""
     shards: Int64s
@@ -222,10 +222,10 @@ class _Layout:
         """Shard and row of each position, given which of the blocks it is in."""
         sample = self.shuffle.permute(positions - self.begins[which], which)
         sample += self.shift[which]
-        piece = self.pieces.find(sample)
-        sample += self.row_shift[piece]
+        piece, row = self.pieces.find(sample)
+        row += self.first[piece]
         place = self.place[piece]
-        return self.shards[place], self.rows.permute(sample, place)
+        return self.shards[place], self.rows.permute(row, place)
 
 
 def _shard_order(num_shards: int, key: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:

@@ -54,8 +54,11 @@ static int is_inside(const Choice *c) {
 }
 
 #define COPY_AS(type)                                                                                                  \
-    for (Py_ssize_t i = 0; i < c->count; i++)                                                                          \
-        ((type *)out)[i] = ((const type *)bases[c->which[i]])[c->rows[i]];
+    for (Py_ssize_t i = 0; i < c->count; i++) {                                                                        \
+        if (i + AHEAD < c->count)                                                                                      \
+            __builtin_prefetch((const type *)bases[c->which[i + AHEAD]] + c->rows[i + AHEAD]);                         \
+        ((type *)out)[i] = ((const type *)bases[c->which[i]])[c->rows[i]];                                             \
+    }
 
 static void take_column(const Choice *c, const uint64_t *bases, int64_t width, char *out) {
     int aligned = 1;

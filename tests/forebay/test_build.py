@@ -21,6 +21,7 @@ BROKEN = "sharding/_transcode.abi3.so"
 PARTS = [
     "loader/_kernel.abi3.so",
     "loader/_rows.abi3.so",
+    "sharding/_order.abi3.so",
     "sharding/_ranges.abi3.so",
     "sharding/_segments.abi3.so",
     BROKEN,

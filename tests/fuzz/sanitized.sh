@@ -11,7 +11,7 @@ cd "$(dirname "$0")/../.."
 python=${PYTHON:-.venv/bin/python}
 site=build/sanitized
 atheris='atheris>=3,<4'
-tests=(tests/sharding/test_{transcode,addressable,smaller_jpegs,jpeg_places,ranges}.py tests/loader/test_{row_,}kernel*.py)
+tests=(tests/sharding/test_{transcode,addressable,smaller_jpegs,jpeg_places,ranges,native_order}.py tests/loader/test_{row_,}kernel*.py)
 preloading=tests/loader/test_kernel_versions.py # starts Python with another library preloaded than the sanitizer's
 
 leave_out() {
@@ -46,8 +46,8 @@ test)
     build "make sanitize"
     run -c "
 import sys, forebay.loader._kernel as kernel, forebay.loader._rows as rows
-from forebay.sharding import _ranges, _segments, _transcode
-sys.exit(not all('$site' in module.__file__ for module in (kernel, rows, _ranges, _segments, _transcode)) and 'the plain native parts were imported')"
+from forebay.sharding import _order, _ranges, _segments, _transcode
+sys.exit(not all('$site' in module.__file__ for module in (kernel, rows, _order, _ranges, _segments, _transcode)) and 'the plain native parts were imported')"
     run -m pytest --deselect "$preloading" "${tests[@]}"
     run -m tests.fuzz.run --repeat
     ;;
