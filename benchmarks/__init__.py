@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from forebay.benchmarks.audio import AudioComparison, AudioSide, AudioWork, compare_audio
 from forebay.benchmarks.cache import CacheRow, measure_cache
 from forebay.benchmarks.decode import DecodeComparison, DecodeSide, compare_decoders
+from forebay.benchmarks.decoded import DecodedReport, DecodedSide, measure_decoded
 from forebay.benchmarks.dropin import DropinReport, DropinRow, compare_dropin
 from forebay.benchmarks.dropin_cases import DropinWork
 from forebay.benchmarks.dropin_memory import MemoryRow
@@ -23,9 +25,14 @@ from forebay.benchmarks.work import LoaderWork
 __all__ = [
     "CLASSES",
     "HARDWARE_SHARES",
+    "AudioComparison",
+    "AudioSide",
+    "AudioWork",
     "CacheRow",
     "DecodeComparison",
     "DecodeSide",
+    "DecodedReport",
+    "DecodedSide",
     "DropinReport",
     "DropinRow",
     "DropinWork",
@@ -49,6 +56,7 @@ __all__ = [
     "TabularWork",
     "TrainerReport",
     "compare",
+    "compare_audio",
     "compare_decoders",
     "compare_dropin",
     "compare_ranks",
@@ -57,6 +65,7 @@ __all__ = [
     "has_opencv",
     "measure",
     "measure_cache",
+    "measure_decoded",
     "measure_gpu",
     "measure_overhead",
     "measure_remote",

@@ -127,12 +127,20 @@ def draw_window(height: int, width: int) -> Window:
     return (height - h) // 2, (width - w) // 2, h, w
 
 
-def make_pixels(image: Pixels, window: Window, size: int, *, flip: bool) -> Tensor:
-    """`window` of an image, resized with an antialiased bilinear filter, perhaps mirrored: uint8 (size, size, 3)."""
+def make_pixels(image: Pixels, window: Window, size: int | tuple[int, int], *, flip: bool) -> Tensor:
+    """`window` of an image, resized with an antialiased bilinear filter, perhaps mirrored: uint8 (size, size, 3).
+
+    Args:
+        image: uint8 (H, W, 3).
+        window: of it.
+        size: side of the square; or height and width.
+        flip: mirror left to right.
+    """
     top, left, height, width = window
     # Four dimensions before slicing: torch then sees channels_last memory and takes its vectorised path.
     seen = torch.from_numpy(image)[None, top : top + height, left : left + width].permute(0, 3, 1, 2)
-    small = F.interpolate(seen, (size, size), mode="bilinear", antialias=True)
+    sides = (size, size) if isinstance(size, int) else size
+    small = F.interpolate(seen, sides, mode="bilinear", antialias=True)
     return (small.flip(3) if flip else small)[0].permute(1, 2, 0)
 
 

@@ -16,16 +16,18 @@ from forebay.cache.contents import (
     verify_cache,
     warm_cache,
 )
+from forebay.cache.decoded_file import DecodedFile
+from forebay.cache.decoded_store import DecodedStore
 from forebay.cache.future import Order
 from forebay.cache.remote_config import RemoteConfig
 from forebay.cache.remote_source import RemoteSource, is_url, public_name
 from forebay.cache.shard_cache import ShardCache, open_store
 from forebay.cache.simulation import HitRatios, Step, hit_ratios, in_turn, record_epoch
-from forebay.cache.sources import open_place
+from forebay.cache.sources import open_or_find, open_place
 from forebay.cache.store import InPlaceStore, ShardStore
 from forebay.cache.table_notes import TableNotes
 from forebay.cache.table_open import count_rows, open_notes, open_table
-from forebay.cache.table_places import is_table
+from forebay.cache.table_places import Place, TablePlace, find_files, is_table
 from forebay.cache.table_store import HeldUnit, UnitStore, open_units
 
 __all__ = [
@@ -34,26 +36,32 @@ __all__ = [
     "CacheConfig",
     "CachedData",
     "Contents",
+    "DecodedFile",
+    "DecodedStore",
     "HeldUnit",
     "HitRatios",
     "InPlaceStore",
     "Order",
+    "Place",
     "RemoteConfig",
     "RemoteSource",
     "ShardCache",
     "ShardStore",
     "Step",
     "TableNotes",
+    "TablePlace",
     "UnitStore",
     "Verify",
     "Warmed",
     "count_rows",
+    "find_files",
     "hit_ratios",
     "in_turn",
     "is_table",
     "is_url",
     "look_into_cache",
     "open_notes",
+    "open_or_find",
     "open_place",
     "open_store",
     "open_table",

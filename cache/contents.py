@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from forebay.cache.config import CacheConfig
+from forebay.cache.decoded_names import is_decoded
+from forebay.cache.decoded_verification import verify_decoded
 from forebay.cache.fetch import begin_fetch
 from forebay.cache.folder import CacheFolder, Refusal
 from forebay.cache.folders import CacheFolders
@@ -49,10 +51,14 @@ class CachedData:
     """Where it was first read from; None when that is not known."""
     shards: int
     nbytes: int
+    """Bytes of shards and decoded samples."""
     shards_of_data: int | None
     """Shards that the data set has; None when its index is not known."""
     positions: tuple[float, ...]
     """Of each living reader, how much of its epoch it has read; 0 where nobody knows its order."""
+    decoded_files: int = 0
+    """Shards whose samples are kept decoded, one for each kind of pixels."""
+    decoded_nbytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +103,17 @@ def look_into_cache(path: Path) -> Contents:
     for fingerprint, shards in by_data.items():
         data = folder.catalogue.get(fingerprint)
         rows = 1 if data is None else max(1, data.rows)
+        decoded = [file for file in shards if is_decoded(file.name)]
         known.append(
             CachedData(
                 fingerprint=fingerprint,
                 origin=folder.catalogue.origin(fingerprint),
-                shards=len(shards),
+                shards=len(shards) - len(decoded),
                 nbytes=sum(shard.nbytes for shard in shards),
                 shards_of_data=None if data is None else data.num_shards,
                 positions=tuple(min(1.0, r.position / rows) for r in readings if r.fingerprint == fingerprint),
+                decoded_files=len(decoded),
+                decoded_nbytes=sum(file.nbytes for file in decoded),
             )
         )
     disk = os.statvfs(folder.path)
@@ -203,6 +212,8 @@ def prune_cache(path: Path, *, keep_nbytes: int = 0, fingerprint: str | None = N
 def verify_cache(path: Path, *, progress: Callable[[int], None]) -> tuple[int, Sequence[str], int]:
     """Compare the checksum of every whole shard with the index that was written down beside it; drop what differs.
 
+    Decoded samples are compared with the checksums that they were written with; those that differ are forgotten.
+
     Args:
         path: of a cache folder.
         progress: called with bytes that were read.
@@ -221,6 +232,10 @@ def verify_cache(path: Path, *, progress: Callable[[int], None]) -> tuple[int, S
     for file in found.shards:
         data = folder.catalogue.get(file.fingerprint)
         shard = -1
+        if is_decoded(file.name):
+            damaged += verify_decoded(folder, data, file)
+            progress(file.nbytes)
+            continue
         if data is not None:
             shard = int(names.setdefault(file.fingerprint, ShardNames(data)).find([file.name])[0])
         mapped = folder.open_shard(file.fingerprint, file.name)

@@ -28,6 +28,7 @@ from pathlib import Path
 
 from forebay.cache.catalogue import Catalogue
 from forebay.cache.config import CacheConfig
+from forebay.cache.decoded_keys import KeyInUse
 from forebay.cache.file_system import refuse_shared_file_system, refuse_without_flock
 from forebay.cache.future import Order
 from forebay.cache.listing import Found, Listing, fingerprint_folders
@@ -193,6 +194,23 @@ class CacheFolder:
         except (CacheError, TimeoutError) as error:
             log.debug("a reader of %s cannot tell others what it reads: %s", self.path, str(error))
             reader.withdraw()
+
+    def use_decoded(self, fingerprint: str, key: str) -> KeyInUse | None:
+        """Begin to read decoded samples of one kind, which are then kept; None where that cannot be told."""
+        try:
+            with folder_lock(self.path / LOCK, stop=threading.Event()):
+                return self._readers.use_decoded(fingerprint, key)
+        except OSError as error:
+            log.debug("what is read of %s cannot be told to others: %s", self.path, str(error))
+            return None
+
+    def leave_decoded(self, in_use: KeyInUse) -> None:
+        """Read them no longer."""
+        try:
+            with folder_lock(self.path / LOCK, stop=threading.Event()):
+                in_use.close()
+        except OSError:  # TimeoutError and CacheError among them: then only the file is left over
+            in_use.close()
 
     # -- shards ------------------------------------------------------------------------------------------------------
 

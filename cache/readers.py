@@ -16,6 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from forebay.cache.catalogue import Catalogue
+from forebay.cache.decoded_keys import KeyInUse, living_keys, remove_dead_keys
+from forebay.cache.decoded_names import key_of
 from forebay.cache.future import Order, until_next_use
 from forebay.cache.plan import FAR, UNUSED
 from forebay.cache.reader_file import SUFFIX, OrderSettings, ReaderFile, Reading, read_reader_file
@@ -131,6 +133,14 @@ class Readers:
         self._mine = [*(other for other in self._mine if not other.closed), reader]
         return reader
 
+    def use_decoded(self, fingerprint: str, key: str) -> KeyInUse:
+        """Begin to read decoded samples of one kind. The caller closes what comes back.
+
+        Raises:
+            OSError: the file that says so cannot be written.
+        """
+        return KeyInUse(self._folder, fingerprint, key)
+
     def publish(self) -> None:
         """Write the files of this process's readers anew: the folder was removed and made again."""
         for reader in self._mine:
@@ -141,6 +151,7 @@ class Readers:
         for path in self._paths():
             if read_reader_file(path) is None:
                 path.unlink(missing_ok=True)
+        remove_dead_keys(self._folder)
 
     def living(self) -> list[Reading]:
         """What every living reader says, those of this process first."""
@@ -167,7 +178,7 @@ class Readers:
             keys: fingerprint and name of each shard.
 
         Returns:
-            A number for each key; `UNUSED` where no living reader uses the shard.
+            A number for each key; `UNUSED` where no living reader uses the shard, or decoded samples of that kind.
         """
         uses = np.full(len(keys), UNUSED, np.int64)
         by_data: dict[str, list[int]] = {}
@@ -190,7 +201,9 @@ class Readers:
             known = shards >= 0  # a file with a name that the data set does not have is used by nobody
             places, shards = places[known], shards[known]
             uses[places] = np.minimum(uses[places], _soon(reading, order, shards, data.rows))
-        return [int(use) for use in uses]
+        kinds = {i: (fingerprint, kind) for i, (fingerprint, name) in enumerate(keys) if (kind := key_of(name))}
+        living = living_keys(self._folder) if kinds else set[tuple[str, str]]()
+        return [UNUSED if i in kinds and kinds[i] not in living else int(use) for i, use in enumerate(uses)]
 
     def _orders_of_others(
         self,

@@ -83,6 +83,9 @@ class Reservation:
         Under the folder's lock, since a listing that runs while a name changes may show both names or neither, and then
         somebody would count wrong.
 
+        Args:
+            sync: False for a file whose readers verify all that they read: a lost write costs no more than that.
+
         Raises:
             OSError: it cannot be written, or somebody removed it.
             CacheError, ClosedError: the folder's lock was not to be had.

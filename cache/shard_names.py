@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from forebay.cache.decoded_names import shard_of
 from forebay.sharding import UNIT_WRITER, StoredDataset
 
 __all__ = ["UNIT_ENDING", "ShardNames"]
@@ -28,15 +29,17 @@ class ShardNames:
         self._found: dict[str, int] = {}
 
     def find(self, names: Sequence[str]) -> npt.NDArray[np.int64]:
-        """(N,) index of each name's shard; -1 for a name that the data set does not have."""
+        """(N,) index of each name's shard, also of decoded samples; -1 for a name that the data set does not have."""
         return np.array([self._find(name) for name in names], np.int64)
 
     def _find(self, name: str) -> int:
         shard = self._found.get(name)
         if shard is None:
+            whole = shard_of(name)
             shards = range(self._data.num_shards)
-            kept = name.partition(UNIT_ENDING)[0] if self._data.manifest.writer.get("format") == UNIT_WRITER else name
-            place = bisect.bisect_left(shards, kept.encode(), key=lambda i: self._data.shard_name(i).encode())
-            shard = place if place < len(shards) and self._data.shard_name(place) == kept else -1
+            if self._data.manifest.writer.get("format") == UNIT_WRITER:
+                whole = whole.partition(UNIT_ENDING)[0]
+            place = bisect.bisect_left(shards, whole.encode(), key=lambda i: self._data.shard_name(i).encode())
+            shard = place if place < len(shards) and self._data.shard_name(place) == whole else -1
             self._found[name] = shard
         return shard

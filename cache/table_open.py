@@ -62,7 +62,11 @@ def open_notes(config: CacheConfig | None) -> TableNotes | None:
 
 
 def open_table(
-    place: Place, notes: TableNotes | None, *, schema_change: SchemaChange = "error", remote: RemoteConfig | None = None
+    place: Place | TablePlace,
+    notes: TableNotes | None,
+    *,
+    schema_change: SchemaChange = "error",
+    remote: RemoteConfig | None = None,
 ) -> ParquetTable:
     """Open a table.
 

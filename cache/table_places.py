@@ -14,10 +14,10 @@ from pathlib import Path, PurePosixPath
 
 from forebay.cache.remote_config import RemoteConfig
 from forebay.cache.remote_source import RemoteSource, is_url
-from forebay.errors import ConfigError, SourceError
+from forebay.errors import ConfigError, ManifestError, SourceError
 from forebay.sharding import MANIFEST_NAME, FolderSource, Source, is_hidden, sort_key
 
-__all__ = ["TableFile", "TablePlace", "find_files", "is_table"]
+__all__ = ["Place", "TableFile", "TablePlace", "find_far_table", "find_files", "is_table"]
 
 SUFFIXES = (".parquet", ".parq", ".pq")
 Place = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -43,7 +43,10 @@ class TablePlace:
 
 
 def is_table(place: object) -> bool:
-    """Whether `format="auto"` reads it as Parquet: a list, a glob, or a file that is called so, or a folder of them."""
+    """Whether `format="auto"` reads it as Parquet: a list, a glob, or a file that is called so, or a folder of them.
+
+    No request is made: of the URL of a folder it is not known, and the answer is no.
+    """
     if isinstance(place, Sequence) and not isinstance(place, str):
         return True
     if not isinstance(place, str | os.PathLike):
@@ -70,18 +73,20 @@ def _first_names(root: str) -> list[str]:
     return []
 
 
-def find_files(place: Place, remote: RemoteConfig | None = None) -> TablePlace:
+def find_files(place: Place | TablePlace, remote: RemoteConfig | None = None) -> TablePlace:
     """List the files of a table.
 
     Args:
         place: a file, a folder (whatever is below it, but for what is hidden), a list of files, a glob (`**` goes
-            through folders), or a URL of one of them.
+            through folders), or a URL of one of them. What was found already is given back.
         remote: how a URL is read.
 
     Raises:
         SourceError: there is no such place, or it has no file.
         ConfigError: it is none of these.
     """
+    if isinstance(place, TablePlace):
+        return place
     if not isinstance(place, str | os.PathLike):
         return _of_list([os.fspath(each) for each in place], remote)
     text = os.fspath(place)
@@ -100,6 +105,42 @@ def find_files(place: Place, remote: RemoteConfig | None = None) -> TablePlace:
         files = [_status(root, os.path.relpath(path, root)) for path in found]
         return _checked(text, FolderSource(root), [file for file in files if not is_hidden(file.path)])
     raise SourceError(f"there is no {text}; give a Parquet file, a folder, a list or a glob of them", path=text)
+
+
+def find_far_table(url: str, remote: RemoteConfig | None = None) -> TablePlace:
+    """List the files of a table at the URL of a folder where no manifest lies.
+
+    Raises:
+        ManifestError: it has no Parquet files either, or does not list its files.
+        SourceError, ConfigError: as `find_files`.
+    """
+    source = RemoteSource(url, remote)
+    name = source.name
+    try:
+        files = _listed(source)
+    except SourceError as error:
+        raise ManifestError(
+            f"{name} is no data set: it has no {MANIFEST_NAME} (of shards), and whether it has Parquet files (of a "
+            f"table) cannot be seen: {error}; of a table there, give the URLs of its files as a list"
+        ) from error
+    if any(file.path.lower().endswith(SUFFIXES) for file in files):
+        return _checked(name, source, files)
+    there = f"{len(files)} files, such as {files[0].path}" if files else "nothing that the place would list"
+    raise ManifestError(
+        f"{name} is no data set: neither {MANIFEST_NAME} (of shards; it comes last when they are written) nor files "
+        f"called {', '.join('*' + suffix for suffix in SUFFIXES)} (of a table) lie there, but {there}; check "
+        f'the address, give the URLs of the files as a list where a server lists none, or pass format="parquet" for '
+        f"Parquet files that are called otherwise"
+    )
+
+
+def _listed(source: RemoteSource) -> list[TableFile]:
+    """What a place behind a network lists, but for what is hidden, and the empty objects that stand for folders."""
+    return [
+        TableFile(path, nbytes, 0)
+        for path, nbytes in source.listed().items()
+        if not is_hidden(path) and (nbytes or path.lower().endswith(SUFFIXES))
+    ]
 
 
 def _walk(root: str) -> list[TableFile]:
@@ -174,14 +215,11 @@ def _of_url(url: str, remote: RemoteConfig | None) -> TablePlace:
         root = head.rpartition("/")[0]
         pattern = url[len(root) + 1 :]
         source = RemoteSource(root, remote)
-        listed = source.listed().items()
-        found = [TableFile(path, nbytes, 0) for path, nbytes in listed if _matches(path, pattern)]
-        return _checked(url, source, [file for file in found if not is_hidden(file.path)])
+        return _checked(source.name, source, [file for file in _listed(source) if _matches(file.path, pattern)])
     if url.lower().endswith(SUFFIXES):
         return _of_list([url], remote)
     source = RemoteSource(url, remote)
-    files = [TableFile(path, nbytes, 0) for path, nbytes in source.listed().items() if not is_hidden(path)]
-    return _checked(source.name, source, [file for file in files if not file.path.endswith("/")])
+    return _checked(source.name, source, _listed(source))
 
 
 def _matches(path: str, pattern: str) -> bool:

@@ -19,15 +19,20 @@ from forebay.loader.dali_probe import (
 from forebay.loader.dataloader import DataLoader
 from forebay.loader.dataset import ShardDataset
 from forebay.loader.decode import MAX_PIXELS, decode_image, decode_mask
+from forebay.loader.decoded_warm import DecodedWarmed, warm_decoded
 from forebay.loader.jpeg_engines import find_engines
 from forebay.loader.kernel import native_version, why_not
+from forebay.loader.media_checks import check_audio, check_video
 from forebay.loader.stats import LoaderStats
 
 __all__ = [
     "MAX_PIXELS",
     "DataLoader",
+    "DecodedWarmed",
     "LoaderStats",
     "ShardDataset",
+    "check_audio",
+    "check_video",
     "dali_version",
     "decode_image",
     "decode_mask",
@@ -38,6 +43,7 @@ __all__ = [
     "pick_decoder",
     "probe",
     "transforms",
+    "warm_decoded",
     "why_no_dali",
     "why_not",
 ]

@@ -16,6 +16,9 @@ def decode(
     max_pixels: int,
     threads: int,
     gate: object | None,
+    exact: bool = ...,
+    head_jobs: Any = ...,
+    stored: Any = ...,
     /,
 ) -> None: ...
 def gate() -> object: ...

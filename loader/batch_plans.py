@@ -125,7 +125,7 @@ class OrderPlan:
             position=int(places.positions[0]),
             shards=shards,
             rows=rows,
-            occurrences=places.occurrences % _OCCURRENCES,
+            occurrences=places.occurrences & (_OCCURRENCES - 1),
             valid=places.valid,
             weight=self.weight(number, places),
             excess=excess,
@@ -139,9 +139,11 @@ class OrderPlan:
     def _places(self, number: int) -> tuple[BatchPlaces, int]:
         """This rank's places of a batch, and how many of their samples are of shards of another node."""
         ranks = self._ranks
+        if self._nodes == 1:
+            return self._grid.rank_places(number, rank=self.rank, world_size=ranks.world_size), 0
         whole = self._grid.places(number, world_size=ranks.world_size)
         # Frameworks that want even ranks also want all repetitions behind the samples.
-        if self._nodes == 1 or (self._grid.even and not whole.valid.all()):
+        if self._grid.even and not whole.valid.all():
             return self._grid.rank_places(number, rank=self.rank, world_size=ranks.world_size), 0
         shards, _ = self._order.locate(whole.positions)
         owners = self._order.places(shards) % self._nodes

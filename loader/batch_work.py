@@ -6,6 +6,7 @@ sample in its own place, and it is assembled by one.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,11 @@ from torch import Tensor
 
 from forebay.cache import ShardStore
 from forebay.errors import SampleError
+from forebay.loader.audio_store import AudioStore
 from forebay.loader.bad_samples import REPLACEMENT_TRIES, replacement_rows
+from forebay.loader.decoded_choice import StoreDecision
+from forebay.loader.decoded_output import DecodedOutput
+from forebay.loader.decoded_pass import DecodedPass
 from forebay.loader.encoded import RawBatch
 from forebay.loader.engine_settings import EngineSettings
 from forebay.loader.head_work import BatchHeads
@@ -25,6 +30,7 @@ from forebay.loader.randomness import DrawKey, generator
 from forebay.loader.readers import ReaderPool
 from forebay.loader.samples import INDEX, VALID, WEIGHT, StageFailed, collate
 from forebay.loader.slots import LoaderMemory
+from forebay.sharding import Kind
 
 __all__ = ["BatchWork", "nbytes_of"]
 
@@ -41,20 +47,24 @@ class BatchWork:
         settings: of the pass.
         store: opens shards; stays the caller's.
         memory: to read and decode into; stays the caller's.
+        decision: whether decoded samples are stored, when that is to be found out.
+
+    Raises:
+        CacheError: the decoded cache cannot be used.
     """
 
-    def __init__(self, settings: EngineSettings, store: ShardStore, memory: LoaderMemory) -> None:
+    def __init__(
+        self,
+        settings: EngineSettings,
+        store: ShardStore,
+        memory: LoaderMemory,
+        decision: StoreDecision | None = None,
+    ) -> None:
         self._settings = settings
         self._store = store
         self._programs = settings.maker.programs
-        self.rules = settings.maker.head_rules(settings.decoder)
-        """Which programs have a head, and what decodes it."""
-        self.given = [
-            settings.decoder == "dali" and head is not None and program.all_head
-            for program, head in zip(self._programs, self.rules.heads, strict=True)
-        ]
-        """By program, whether the decoder brings the memory of its output."""
         self._slots = memory.slots
+        self._expected = memory.expected
         self._pool = ReaderPool(
             store,
             settings.data.schema,
@@ -63,6 +73,32 @@ class BatchWork:
             in_use=settings.plan.window,
         )
         self._gate = Gate() if settings.decoder == "native" else None
+        self._decoded: DecodedPass | None = None
+        if settings.decoded is not None:
+            self._decoded = DecodedPass(
+                settings.decoded,
+                settings.data,
+                self._programs,
+                self._pool,
+                native=settings.decoder == "native",
+                decision=decision,
+            )
+        self._audio: dict[str, AudioStore] = {}
+        if settings.decoded is not None and self._decoded is not None:
+            columns = dict.fromkeys(name for program in self._programs for name in program.columns)
+            self._audio = {
+                name: AudioStore(settings.decoded.cache, settings.data, name, self._pool, self._decoded.keeps)
+                for name in columns
+                if settings.data.schema[name].kind is Kind.AUDIO
+            }
+        apart = () if self._decoded is None else self._decoded.programs
+        self.rules = settings.maker.head_rules(settings.decoder, apart)
+        """Which programs have a head, and what decodes it."""
+        self.given = [
+            settings.decoder == "dali" and head is not None and program.all_head
+            for program, head in zip(self._programs, self.rules.heads, strict=True)
+        ]
+        """By program, whether the decoder brings the memory of its output."""
         names = [type(transform).__name__ for transform in settings.batch_transforms]
         self._batch_keys = [f"{name}#{names[:k].count(name)}" for k, name in enumerate(names)]
 
@@ -71,8 +107,16 @@ class BatchWork:
         """Bytes that were read so far."""
         return self._pool.read_nbytes
 
+    def decoded_stats(self) -> dict[str, int | str]:
+        """What the decoded cache did; empty without one."""
+        return {} if self._decoded is None else self._decoded.stats()
+
     def close(self) -> None:
-        """Close the shards."""
+        """Close the shards, and the files of decoded samples."""
+        for store in self._audio.values():
+            store.close()
+        if self._decoded is not None:
+            self._decoded.close()
         self._pool.close()
 
     def fill(self, batch: PendingBatch) -> int:
@@ -92,21 +136,32 @@ class BatchWork:
             program.draw(seed=s.seed, epoch=s.epoch, indices=batch.indices, occurrences=planned.occurrences)
             for program in self._programs
         ]
-        self._take_slots(batch)
+        outs = self._take_slots(batch)
+        if self._decoded is not None:
+            batch.decoded = self._decoded.begin(batch.shards, batch.rows, batch.draws, outs)
+        unread = {} if self._decoded is None else self._decoded.unread(batch.decoded)
         before = self._pool.read_nbytes
-        batch.raw = self._pool.read_batch(batch.shards, batch.rows, batch.heads.rows if self.rules.columns else None)
+        batch.raw = self._pool.read_batch(
+            batch.shards, batch.rows, batch.heads.rows if self.rules.columns else None, unread
+        )
         batch.heads.add(batch.raw.pictures)
+        if self._decoded is not None:
+            self._decoded.add(batch.decoded, batch.raw.pictures)
         if s.partial:
             shares = s.data.shard_nbytes[planned.shards] / s.data.shard_rows[planned.shards]
             batch.unread_nbytes = max(0.0, float(shares.sum()) - (self._pool.read_nbytes - before))
         slots_nbytes = sum(slot.nbytes for slots in batch.slots for slot in slots if slot is not None)
         return slots_nbytes + batch.raw.nbytes
 
-    def _take_slots(self, batch: PendingBatch) -> None:
+    def _take_slots(self, batch: PendingBatch) -> list[Tensor | None]:
+        """Memory for the outputs of a batch. By program that takes decoded samples, where the kernel finishes these."""
         count = len(batch.rows)
         batch.slots = [
-            tuple(None if spec is None or given else self._slots.take(count, spec) for spec in program.specs)
-            for program, given in zip(self._programs, self.given, strict=True)
+            tuple(
+                None if given or (sure := spec or self._expected.get((p, k))) is None else self._slots.take(count, sure)
+                for k, spec in enumerate(program.specs)
+            )
+            for p, (program, given) in enumerate(zip(self._programs, self.given, strict=True))
         ]
         batch.made = [[()] * count for _ in self._programs]
         outs: list[Tensor | None] = []
@@ -116,6 +171,14 @@ class BatchWork:
                 out = self._slots.take(count, TensorSpec((3, *head.size), head.dtype, channels_last=True))
             outs.append(out)
         batch.heads = BatchHeads(self.rules, batch.draws, count, outs)
+        of_decoded: list[Tensor | None] = [None] * len(self._programs)
+        for p, rest in enumerate(() if self._decoded is None or self._gate is None else self._decoded.rests):
+            if rest is None:
+                continue
+            whole = rest.end == len(self._programs[p].steps)
+            spec = TensorSpec((3, *rest.size), rest.dtype, channels_last=True)
+            of_decoded[p] = batch.slots[p][0] if whole else self._slots.take(count, spec)
+        return of_decoded
 
     def cancel(self) -> None:
         """Let the kernel begin nothing more."""
@@ -129,11 +192,15 @@ class BatchWork:
             return self._left(batch, list(range(count)))
         if self._gate is not None:
             batch.heads.run(self._settings.threads, self._gate)
+            if self._decoded is not None:
+                self._decoded.run(batch.decoded, self._settings.threads, self._gate)
         complete = np.ones(count, np.bool_)
         for p, program in enumerate(self._programs):
             if program.scalar:
                 batch.made[p] = [(value,) for value in batch.raw.values[program.columns[0]]]
-            elif program.all_head:
+            elif p in batch.decoded and batch.decoded[p].ends(program):
+                complete &= batch.decoded[p].done
+            elif program.all_head and p not in batch.decoded:
                 complete &= batch.heads.done(p)
             else:
                 complete[:] = False
@@ -160,7 +227,8 @@ class BatchWork:
             SourceError, MemoryError: as they come.
         """
         try:
-            self._make_from(batch.raw.sample(i), batch, i, batch.heads)
+            raw = self._with_stores(batch.raw.sample(i), batch.shards[i], batch.rows[i])
+            self._make_from(raw, batch, i, batch.heads, batch.decoded)
         except MemoryError as lack:
             lack.add_note(f"{self._place(batch, i)}: lower num_workers, prefetch_factor or the size of a batch")
             raise
@@ -171,12 +239,26 @@ class BatchWork:
                 raise error from failed.__cause__
             self._replace(batch, i, error)
 
+    def _with_stores(self, raw: dict[str, Any], shard: int, row: int) -> dict[str, Any]:
+        """What was read of a sample, its audio with the place where that is kept decoded."""
+        for name, store in self._audio.items():
+            raw[name] = store.recording(raw[name], shard, row)
+        return raw
+
     def _place(self, batch: PendingBatch, i: int) -> str:
         return f"{self._settings.data.name}: {Places(self._settings.data, batch)[i]}"
 
-    def _make_from(self, raw: dict[str, Any], batch: PendingBatch, i: int, heads: BatchHeads | None) -> None:
+    def _make_from(
+        self,
+        raw: dict[str, Any],
+        batch: PendingBatch,
+        i: int,
+        heads: BatchHeads | None,
+        decoded: Mapping[int, DecodedOutput] | None = None,
+    ) -> None:
         out = [tuple(None if pieces is None else pieces[i] for pieces in slots) for slots in batch.pieces]
-        for made, values in zip(batch.made, self._settings.maker.make(raw, batch.draws, i, out, heads), strict=True):
+        outputs = self._settings.maker.make(raw, batch.draws, i, out, heads, decoded)
+        for made, values in zip(batch.made, outputs, strict=True):
             made[i] = values
 
     def _replace(self, batch: PendingBatch, i: int, error: SampleError) -> None:
@@ -185,7 +267,7 @@ class BatchWork:
         rows = int(s.data.shard_rows[shard])
         for row in replacement_rows(seed=s.seed, epoch=s.epoch, index=int(batch.indices[i]), rows=rows):
             try:
-                self._make_from(self._pool.read(shard, row), batch, i, None)
+                self._make_from(self._with_stores(self._pool.read(shard, row), shard, row), batch, i, None)
             except StageFailed:
                 continue
             batch.rows[i] = row
@@ -207,13 +289,23 @@ class BatchWork:
     def assemble(self, batch: PendingBatch) -> dict[str, Any]:
         """Put the outputs together."""
         s = self._settings
+        for decoded in batch.decoded.values():
+            decoded.release()
         places = Places(s.data, batch)
         outputs: dict[str, Any] = {}
-        for program, slots, made in zip(self._programs, batch.slots, batch.made, strict=True):
+        for p, (program, slots, made) in enumerate(zip(self._programs, batch.slots, batch.made, strict=True)):
             for k, name in enumerate(program.names):
                 slot = slots[k]
-                if slot is None:
-                    slot = collate(name, [values[k] for values in made], places, ragged=program.ragged[k])
+                if slot is None or (program.timed and not _lie_in(slot, [values[k] for values in made])):
+                    slot = collate(
+                        name,
+                        [values[k] for values in made],
+                        places,
+                        ragged=program.ragged[k],
+                        advice=program.advice(k),
+                    )
+                    if program.timed:
+                        self._expect(p, k, slot)
                 elif slot.is_cuda:
                     for i in batch.left:  # what was made on the CPU joins in its place
                         if not made[i][k].is_cuda:
@@ -226,6 +318,14 @@ class BatchWork:
         if WEIGHT in s.virtual:
             outputs[WEIGHT] = torch.tensor(batch.weight, dtype=torch.float64)
         return outputs
+
+    def _expect(self, p: int, k: int, value: Any) -> None:
+        """Have memory ready for the next batches, in case they are like this one."""
+        if isinstance(value, Tensor):
+            frames = value.ndim == 5 and value.stride(2) == 1
+            self._expected[p, k] = TensorSpec(tuple(value.shape[1:]), value.dtype, channels_last=frames)
+        else:
+            self._expected.pop((p, k), None)
 
     def finish(self, batch: PendingBatch, outputs: dict[str, Any]) -> dict[str, Any]:
         """Do what is done to the batch as a whole, where its tensors are: pointwise steps, batch transforms."""
@@ -250,6 +350,14 @@ class BatchWork:
             name: value.pin_memory() if name in loose and not value.is_pinned() else value
             for name, value in outputs.items()
         }
+
+
+def _lie_in(slot: Tensor, values: list[Any]) -> bool:
+    """Whether every sample was made in its place; one of another shape was not."""
+    step = slot.stride(0) * slot.element_size()
+    return all(
+        isinstance(value, Tensor) and value.data_ptr() == slot.data_ptr() + i * step for i, value in enumerate(values)
+    )
 
 
 def nbytes_of(value: Any) -> int:

@@ -77,7 +77,10 @@ class BatchGrid:
         """
         first, stop = self.bounds(batch)
         count = stop - first
-        numbers = np.arange(max(count, self._least(count, world_size)), dtype=np.int64)
+        least = self._least(count, world_size)
+        if least <= count:
+            return BatchPlaces(np.arange(first, stop, dtype=np.int64), np.zeros(count, np.int64))
+        numbers = np.arange(least, dtype=np.int64)
         return BatchPlaces(first + numbers % count, numbers // count)
 
     def _least(self, count: int, world_size: int) -> int:

@@ -10,17 +10,24 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, cast, overload
 
 import numpy as np
+import pyarrow.compute as pc
 import torch
 from torch.utils.data import Dataset
 
-from forebay.cache import CacheConfig, InPlaceStore, RemoteConfig, ShardStore, is_table, open_place, open_store
+from forebay.cache import CacheConfig, InPlaceStore, RemoteConfig, ShardStore, TablePlace, open_store
 from forebay.errors import ConfigError
-from forebay.loader.decode import MAX_PIXELS
+from forebay.loader.dataset_place import find_data
+from forebay.loader.decode import MAX_PIXELS, Orientation
+from forebay.loader.decoded_pass import DecodedSettings
 from forebay.loader.outputs import OutputProgram, Transforms, compile_outputs
 from forebay.loader.readers import ReaderPool
 from forebay.loader.samples import INDEX, VALID, VIRTUAL, WEIGHT, SampleMaker, StageFailed
-from forebay.loader.tables import TableSamples, TableView
-from forebay.sharding import Schema, Source, StoredDataset
+from forebay.loader.table_nulls import NullRule
+from forebay.loader.table_ragged import Ragged
+from forebay.loader.table_stack import Stack
+from forebay.loader.tables import MEMORY_NBYTES, TableSamples, TableView
+from forebay.loader.vocabulary import Vocabulary
+from forebay.sharding import Kind, Schema, Source, StoredDataset
 
 __all__ = ["ShardDataset"]
 
@@ -40,22 +47,33 @@ class ShardDataset(Dataset[dict[str, Any]]):
         remote: how a URL is read: connections, limits of time.
         transforms: what makes each output, by output name: `{"image": [T.RandomResizedCrop(224)]}`;
             `{"view1": T.From("image", [...])}` names the column; `{("image", "mask"): [...]}` draws geometry once for
-            both. Columns that are not mentioned become outputs as they are: images uint8 (3, H, W).
+            both. Columns that are not mentioned become outputs as they are: images uint8 (3, H, W),
+            audio float32 (channels, frames), video uint8 (frames, 3, H, W).
         columns: read only these columns; None reads all. `"__index__"` (the sample's index, int64), `"__valid__"`
             (bool, false of a sample that only fills a place) and `"__weight__"` (one float64 a batch: own valid samples
             x ranks / those of all ranks) may be added.
         orientation: "apply" turns images upright by their EXIF orientation; "ignore" leaves them as they are stored.
-        max_pixels: an image that claims more pixels is a bad sample (a decompression bomb), before it is decoded.
+        max_pixels: an image that claims more pixels is a bad sample (a decompression bomb), before it is decoded;
+            so is a video whose wanted frames have more together.
+        decoded: keep decoded images in the cache, which shares its budget with them, for epochs to come: of each image
+            output, what the resizes and central crops at the begin of its list make of the image; the whole image where
+            there are none. `[T.Resize(shorter=256), T.RandomResizedCrop(224)]` keeps 256 pixels a side. "auto" keeps
+            them only if training waits for decoding and there is room, as `loader.stats().decoded` tells; the pixels
+            are the same either way. With True or "auto" every image is decoded in full, on the CPU.
+            Recordings of audio are kept whole and read by the stretch.
         format: "forebay" is what `forebay shard` wrote; "parquet" a table: a file, a folder or tree (folders called
-            `key=value` are columns), a list, a glob or a URL of them. "auto" looks.
+            `key=value` are columns), a list, a glob or a URL of them. "auto" looks: where a manifest lies there are
+            shards, else Parquet files are a table.
         filter: of a table: rows that stay, `pyarrow.compute.field("age") > 18`. They are counted once, at opening.
         schema_change: of a table: "error" wants the same columns in all files, "promote" adds nulls and widens numbers.
         table_transform: of a table: a function of a `pyarrow.RecordBatch` (or a polars or pandas frame, by its
             annotation), applied once to each unit of rows before it is cached. It keeps the number of rows.
         stack: of a table: columns that become one tensor, `{"features": ["f0", "f1"]}`.
-        nulls: of a table: what is done with nulls; without it they are an error.
+        nulls: of a table: by column, `T.Fill(value)`, `T.Mask()` or `T.AsNaN()`; without a rule a null is an error.
         vocabularies: of a table: by column, what turns its strings to codes.
-        ragged: of a table: how lists that differ in length become tensors.
+        ragged: of a table: by column of lists that differ in length, `T.Padded(...)` or `T.Jagged()`.
+        memory_nbytes: of a table: bytes of units that a pass holds in memory, where no cache keeps them. 4 GiB, a
+            shuffle window of 64 units of 64 MiB; what a batch needs is held in any case.
 
     Raises:
         ManifestError: no finished data set lies there.
@@ -73,14 +91,16 @@ class ShardDataset(Dataset[dict[str, Any]]):
         columns: Sequence[str] | None = None,
         orientation: Literal["apply", "ignore"] = "apply",
         max_pixels: int = MAX_PIXELS,
+        decoded: bool | Literal["auto"] = False,
         format: Literal["auto", "forebay", "parquet"] = "auto",  # noqa: A002 - the word that others use
-        filter: Any = None,  # noqa: A002 - likewise
+        filter: pc.Expression | None = None,  # noqa: A002 - likewise
         schema_change: Literal["error", "promote"] = "error",
         table_transform: Callable[..., Any] | None = None,
-        stack: Mapping[str, Sequence[str]] | None = None,
-        nulls: Any = None,
-        vocabularies: Mapping[str, Any] | None = None,
-        ragged: Any = None,
+        stack: Mapping[str, Sequence[str] | Stack] | None = None,
+        nulls: Mapping[str, NullRule] | None = None,
+        vocabularies: Mapping[str, Vocabulary] | None = None,
+        ragged: Mapping[str, Ragged] | None = None,
+        memory_nbytes: int = MEMORY_NBYTES,
     ) -> None:
         if orientation not in ("apply", "ignore"):
             raise ConfigError(f'orientation={orientation!r}; give "apply" or "ignore"')
@@ -106,38 +126,59 @@ class ShardDataset(Dataset[dict[str, Any]]):
         """Of a table; None of shards."""
         options = {"stack": stack, "nulls": nulls, "vocabularies": vocabularies, "ragged": ragged}
         of_tables = options | {"filter": filter, "table_transform": table_transform}
+        given = [name for name, value in of_tables.items() if value is not None]
+        given += ["schema_change"] if schema_change != "error" else []
         programs: list[OutputProgram] = []
-        if format == "parquet" or (format == "auto" and is_table(path)):
+        found = find_data(path, format, remote, for_tables=given)
+        if isinstance(found, TablePlace):
             self.view = TableView(
-                path,
+                found,
                 cache=self.cache,
-                remote=remote,
                 columns=real,
                 expression=filter,
                 schema_change=schema_change,
                 table_transform=table_transform,
+                memory_nbytes=memory_nbytes,
                 options=options | {"transforms": transforms},
             )
             self.data: StoredDataset = self.view.data
         else:
-            given = [name for name, value in of_tables.items() if value is not None]
-            if (
-                given
-                or schema_change != "error"
-                or (not isinstance(path, str | os.PathLike) and not hasattr(path, "open"))
-            ):
-                raise ConfigError(
-                    f"{', '.join(given) or 'a list of files'}: only for a table of Parquet files, and {path!r:.200} is "
-                    'read as shards; pass format="parquet" if it is one'
-                )
-            self.data = open_place(cast("str | os.PathLike[str] | Source", path), remote)
+            self.data = found
             programs = compile_outputs(self.data.schema, real, transforms)
         self.maker = SampleMaker(self.data.schema, programs, orientation=orientation, max_pixels=max_pixels)
         self.partial = False
         """Whether `only` left outputs out."""
+        if self.view is not None and decoded is not False:
+            raise ConfigError(f"decoded={decoded!r}: a table has no pictures to keep decoded; leave it out")
+        self.decoded = self._decoded_settings(decoded, orientation, max_pixels)
+        """The decoded cache, if there is to be one."""
         self._epoch, self._seed = 0, 0
         self._local: _MapStyleReader | TableSamples
         self._local = _MapStyleReader(self) if self.view is None else TableSamples(self.view, self.cache)
+
+    def _decoded_settings(self, decoded: object, orientation: Orientation, max_pixels: int) -> DecodedSettings | None:
+        if decoded is False:
+            return None
+        if decoded is not True and decoded != "auto":
+            raise ConfigError(f'decoded={decoded!r}; give True, False or "auto"')
+        if self.cache is None:
+            raise ConfigError(
+                f"decoded={decoded!r} without a cache: decoded images are kept where shards are; give "
+                'cache="/nvme/forebay:200GB"'
+            )
+        audio = self._has_audio()
+        if not self._has_pictures() and not (audio and decoded is True):
+            raise ConfigError(
+                f"decoded={decoded!r}: no output comes from one image column alone; give decoded=False, or declare the "
+                f"image as an output of its own{'; audio alone is kept with decoded=True' if audio else ''}"
+            )
+        return DecodedSettings(cache=self.cache, auto=decoded == "auto", orientation=orientation, max_pixels=max_pixels)
+
+    def _has_pictures(self) -> bool:
+        return any(program.is_image for program in self.maker.programs)
+
+    def _has_audio(self) -> bool:
+        return any(self.schema[name].kind is Kind.AUDIO for name in self.maker.columns)
 
     @property
     def schema(self) -> Schema:
@@ -179,6 +220,8 @@ class ShardDataset(Dataset[dict[str, Any]]):
         if self.view is None:
             fewer.maker = self.maker.only(outputs)
             fewer._local = _MapStyleReader(fewer)
+            if not fewer._has_pictures() and not fewer._has_audio():
+                fewer.decoded = None
         else:
             fewer.view = self.view.only(outputs)
             fewer._local = TableSamples(fewer.view, self.cache)

@@ -34,7 +34,16 @@ from forebay.loader.geometry import stored_window
 from forebay.loader.windows import Window
 from forebay.sharding import JpegHeader, exif_orientation, read_header, xmp_orientation
 
-__all__ = ["MAX_PIXELS", "Orientation", "Pixels", "Scratch", "decode_image", "decode_mask", "decode_window"]
+__all__ = [
+    "MAX_PIXELS",
+    "Orientation",
+    "Pixels",
+    "Scratch",
+    "decode_image",
+    "decode_mask",
+    "decode_window",
+    "picture_size",
+]
 
 Pixels = npt.NDArray[np.uint8]
 Orientation = Literal["apply", "ignore"]
@@ -193,6 +202,21 @@ def _careful_image(view: memoryview, *, max_pixels: int, orientation: Orientatio
             pixels = np.array(image.convert("RGB"))
         upright = 1 if orientation == "ignore" else _orientation(image)
         return _turn(pixels, upright)
+
+
+def picture_size(data: bytes | memoryview, *, max_pixels: int, orientation: Orientation) -> tuple[int, int]:
+    """Height and width that `decode_image` most likely gives, without decoding; (0, 0) when no decoder opens it."""
+    head = bytes(data[:16])
+    opener = next((opener for begins, opener in _OPENERS.values() if begins(head)), None)
+    if opener is None:
+        return 0, 0
+    try:
+        with opener(io.BytesIO(data)) as image:
+            width, height = image.size
+            lying = orientation == "apply" and _orientation(image) >= 5
+    except Exception:  # noqa: BLE001 - as `_opened` says; decoding it tells what is wrong
+        return 0, 0
+    return (width, height) if lying else (height, width)
 
 
 def _orientation(image: Image) -> int:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from forebay.sharding import Frames, JpegLayout, JpegPlaces, sub_jpeg, sub_jpegs
 
-__all__ = ["EncodedColumn", "JpegPart", "RawBatch"]
+__all__ = ["EncodedColumn", "JpegPart", "RawBatch", "Unread"]
 
 Ints = npt.NDArray[np.int64]
 
@@ -39,12 +39,20 @@ class JpegPart:
         return sub_jpeg(self.header, self.bands, self.layout, self.first_row, window)
 
 
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A picture that nobody was going to need."""
+
+    read: Callable[[], memoryview]
+    """Reads and verifies all of it, after all."""
+
+
 @dataclass(slots=True)
 class EncodedColumn:
-    """A column of pictures of one batch; each is whole, or a header and bands."""
+    """A column of pictures of one batch; each is whole, a header and bands, or not read."""
 
     heads: list[memoryview | None]
-    """By sample, the whole picture, or its header."""
+    """By sample, the whole picture, or its header; None if it was not read."""
     bands: list[memoryview | None]
     """By sample, its bands; None of a whole picture."""
     first_rows: list[int]
@@ -62,9 +70,10 @@ class EncodedColumn:
         count = len(rows)
         return cls([None] * count, [None] * count, [0] * count, rows, [None] * count, read_whole)
 
-    def __getitem__(self, i: int) -> memoryview | JpegPart:
+    def __getitem__(self, i: int) -> memoryview | JpegPart | Unread:
         head, bands, places = self.heads[i], self.bands[i], self.places[i]
-        assert head is not None
+        if head is None:
+            return Unread(functools.partial(self.read_whole, i))
         layout = None if places is None else places.layout(self.rows[i])
         if bands is None or layout is None:
             return head

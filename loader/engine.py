@@ -57,7 +57,7 @@ class ShardEngine:
         self._settings = settings
         self._store = store
         self._meter = meter
-        self._batch_work = BatchWork(settings, store, memory)
+        self._batch_work = BatchWork(settings, store, memory, meter.storing)
         self._dali = dali
         self._copy = None
         if settings.device is not None:
@@ -176,6 +176,7 @@ class ShardEngine:
         with self._lock:
             if not self._closed:
                 self._meter.count_store(self._store.stats(), closed=closed)
+                self._meter.count_decoded(self._batch_work.decoded_stats(), closed=closed)
                 counted, self._counted_nbytes = self._counted_nbytes, self._batch_work.read_nbytes
                 self._meter.read_nbytes += self._counted_nbytes - counted
 

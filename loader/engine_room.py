@@ -47,7 +47,13 @@ class EngineRoom:
         self._pin_memory = (settings.pin_memory or self._device is not None) and torch.cuda.is_available()
         self._memory = self._new_memory()
         self._processes = _processes(dataset, settings)
-        self._choice = choose_decoder(settings.decode, None if self._processes else self._device)
+        on_cpu = bool(self._processes) or dataset.decoded is not None
+        self._choice = choose_decoder(settings.decode, None if on_cpu else self._device)
+        if dataset.decoded is not None and self._choice.decoder == "dali":
+            raise ConfigError(
+                'decode="dali" and decoded=True: stored pixels are finished by the native kernel, and DALI would make '
+                'slightly different ones of what is not stored; take decode="auto"'
+            )
         self._dali = None
         if self._choice.decoder == "dali":
             self._dali = DaliDecoder(
@@ -113,6 +119,7 @@ class EngineRoom:
             batch_transforms=s.batch_transforms,
             pin_memory=self._pin_memory,
             device=self._device,
+            decoded=self._dataset.decoded,
         )
         store = self._dataset.open_store()
         try:

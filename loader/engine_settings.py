@@ -9,6 +9,7 @@ import torch
 
 from forebay.errors import SampleError
 from forebay.loader.batch_plans import BatchPlan
+from forebay.loader.decoded_pass import DecodedSettings
 from forebay.loader.head_work import Decoder
 from forebay.loader.mixing import BatchTransform
 from forebay.loader.samples import SampleMaker
@@ -46,6 +47,8 @@ class EngineSettings:
     batch_transforms: tuple[BatchTransform, ...]
     pin_memory: bool
     device: torch.device | None
+    decoded: DecodedSettings | None = None
+    """The decoded cache, if there is to be one."""
 
 
 @dataclass(slots=True)

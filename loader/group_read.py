@@ -123,12 +123,23 @@ class GroupRead:
             view = self._memory.take(nbytes)
         return self._ranges.add(view, fd, offset + begin)
 
-    def plan_pictures(self, column: str, needed: RowsNeeded | None) -> None:
-        """Have pictures loaded: of crop-addressable JPEGs, what the rows of pixels that are needed lie in."""
+    def plan_pictures(
+        self, column: str, needed: RowsNeeded | None, unread: npt.NDArray[np.bool_] | None = None
+    ) -> None:
+        """Have pictures loaded: of crop-addressable JPEGs, what the rows of pixels that are needed lie in.
+
+        Args:
+            column: of pictures.
+            needed: as of `ReaderPool.read_batch`.
+            unread: bool (n,), by place in the batch, which nobody needs; None: all are needed.
+        """
+        wanted = np.ones(len(self._rows), np.bool_)
+        if unread is not None:
+            wanted = ~unread[self._low : self._low + len(self._rows)]
         places = [reader.jpeg_places(column) for reader in self._readers]
         frames = Frames.of(places, self._rows)
         heights = np.zeros(len(places), np.int64)
-        addressable = np.flatnonzero(frames.bands)
+        addressable = np.flatnonzero((frames.bands > 0) & wanted)
         if needed is not None and addressable.size:
             tops = np.zeros_like(heights)
             tops[addressable], heights[addressable] = needed(
@@ -138,7 +149,7 @@ class GroupRead:
             found = [each for i in samples.tolist() if (each := places[i]) is not None]
             if found:
                 self._plan_parts(column, samples, found, frames.of_some(samples), tops[samples], heights[samples])
-        self.plan_whole(column, np.flatnonzero(heights == 0).tolist())
+        self.plan_whole(column, np.flatnonzero((heights == 0) & wanted).tolist())
 
     def _plan_parts(
         self, column: str, samples: Ints, places: list[JpegPlaces], frames: Frames, tops: Ints, heights: Ints

@@ -5,7 +5,7 @@ The reader asks it which rows of a picture are needed and gives it what it read;
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -38,16 +38,25 @@ class HeadRules:
         orientation: whether EXIF orientation is applied.
         max_pixels: pictures that claim more are left to the careful decoder, which refuses them.
         decoder: what does the work; for "library" a window is only read.
+        apart: numbers of programs whose pictures are decoded whole, by somebody else.
     """
 
     def __init__(
-        self, programs: Sequence[OutputProgram], *, orientation: str, max_pixels: int, decoder: Decoder
+        self,
+        programs: Sequence[OutputProgram],
+        *,
+        orientation: str,
+        max_pixels: int,
+        decoder: Decoder,
+        apart: Collection[int] = (),
     ) -> None:
         self.upright = orientation == "apply"
         self.max_pixels = max_pixels
         self.decoder = decoder
         users = [name for program in programs for name in program.columns]
-        headless = {name for program in programs if program.head is None for name in program.columns}
+        headless = {
+            name for p, program in enumerate(programs) if program.head is None or p in apart for name in program.columns
+        }
         self.heads: list[Head | None] = [
             program.head
             if program.head is not None
@@ -100,10 +109,12 @@ class BatchHeads:
         Returns:
             First and number, int64 (n,) each; 0 where the whole file is to be read.
         """
+        if column not in self._rules.columns:
+            return np.zeros_like(frames.height), np.zeros_like(frames.height)
         turned = frames.orientation if self._rules.upright else np.ones_like(frames.orientation)
         first, end = frames.height, np.zeros_like(frames.height)
         known = np.ones(len(samples), np.bool_)
-        for p in self._rules.columns.get(column, ()):
+        for p in self._rules.columns[column]:
             views = self._look(p, samples, frames.height, frames.width, turned)
             window = views.sources() if self._rules.looks_at_sources(p) else views.windows()
             tops, _, heights, _ = stored_windows(window, frames.height, frames.width, turned)

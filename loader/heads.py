@@ -34,6 +34,13 @@ class Head:
     dtype: torch.dtype
     table: npt.NDArray[np.uint8] | None
     """uint8 (3, 256 * itemsize): what each value of each channel becomes in memory; None: it stays."""
+    first: int = 0
+    """Which step of the program is the first of these."""
+
+    @property
+    def end(self) -> int:
+        """Which step of the program comes next."""
+        return self.first + len(self.steps)
 
     @property
     def resizes(self) -> bool:
@@ -53,7 +60,7 @@ class Head:
             samples: int64 (n,): their places in the batch; one at least.
         """
         views = Views.whole(heights, widths, samples)
-        for k, step in enumerate(self.steps):
+        for k, step in enumerate(self.steps, self.first):
             if step.pointwise:
                 continue
             after = step.trace(views, draws, k)
@@ -63,11 +70,18 @@ class Head:
         return views
 
 
-def compile_head(steps: Sequence[Step]) -> Head | None:
-    """The longest head of `steps` whose size is known; None when there is none."""
-    size: tuple[int, int] | None = None
-    dtype = torch.uint8
-    best: Head | None = None
+def compile_head(
+    steps: Sequence[Step], *, first: int = 0, size: tuple[int, int] | None = None, dtype: torch.dtype = torch.uint8
+) -> Head | None:
+    """The longest head of `steps` whose size is known; None when there is none.
+
+    Args:
+        steps: of a program, from step number `first` on.
+        first: 0 but where the steps before are done by somebody else.
+        size: height and width of every sample before them, where that is known.
+        dtype: of the pictures before them.
+    """
+    best = None if size is None else Head((), size, dtype, None, first)
     taken: list[Step] = []
     for step in steps:
         if step.opaque or (step.resizes and any(before.pointwise for before in taken)):
@@ -78,7 +92,7 @@ def compile_head(steps: Sequence[Step]) -> Head | None:
         size = step.size_after(size)
         dtype = step.dtype_after(dtype)
         if size is not None:
-            best = Head(tuple(taken), size, dtype, _table(taken))
+            best = Head(tuple(taken), size, dtype, _table(taken), first)
     return best
 
 

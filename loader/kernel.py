@@ -139,6 +139,9 @@ def decode_batch(
     max_pixels: int,
     threads: int,
     gate: Gate | None = None,
+    exact: bool = False,
+    head_jobs: npt.NDArray[np.int32] | None = None,
+    stored: npt.NDArray[Any] | None = None,
 ) -> npt.NDArray[np.bool_]:
     """Make a batch. Blocks until it is done, with the GIL released once.
 
@@ -151,6 +154,9 @@ def decode_batch(
         max_pixels: images that claim more are not done.
         threads: how many work, the caller's among them.
         gate: that the calls of one loader go through, one after the other.
+        exact: no picture is decoded at less than its full size, however small it becomes.
+        head_jobs: with `stored`: int32 (n, 13), from the encoded picture to the pixels that the job is about.
+        stored: where decoded pixels are or go, see `decoded_kernel.py`; None where all sources are encoded.
 
     Returns:
         bool (n,): which images were done. The others' places hold anything; the careful decoder has the last word, also
@@ -176,6 +182,9 @@ def decode_batch(
         max_pixels,
         threads,
         None if gate is None else gate.handle,
+        exact,
+        head_jobs,
+        stored,
     )
     done: npt.NDArray[np.bool_] = status == 0
     return done

@@ -7,7 +7,6 @@ straight into the batch's slot where the shape is known. It knows neither files 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,10 +18,19 @@ from forebay.errors import ConfigError
 from forebay.loader.draws import Draws, Numbers, draw
 from forebay.loader.geometry import View
 from forebay.loader.heads import compile_head
+from forebay.loader.media_steps import (
+    PICTURES,
+    TIMED,
+    advice_for,
+    check_acts_on,
+    decoded_value,
+    make_steps,
+)
 from forebay.loader.mixing import CutMix, MixUp
 from forebay.loader.pixels import from_pixels, render
 from forebay.loader.randomness import DrawKey
-from forebay.loader.steps import Step, make_step
+from forebay.loader.steps import Step
+from forebay.loader.tensor_spec import TensorSpec, array_spec, timed_spec
 from forebay.loader.transforms import Declared, From, Transform
 from forebay.sharding import Column, Kind, Schema
 
@@ -31,24 +39,7 @@ __all__ = ["Draws", "OutputProgram", "TensorSpec", "compile_outputs"]
 Int64s = npt.NDArray[np.int64]
 _Made = Sequence[Transform] | From
 Transforms = Mapping[str, _Made] | Mapping[tuple[str, ...], _Made] | Mapping[str | tuple[str, ...], _Made]
-_PICTURES = (Kind.IMAGE, Kind.MASK)
 _RESIZED = (torch.uint8, torch.float32, torch.float64)
-
-
-@dataclass(frozen=True, slots=True)
-class TensorSpec:
-    """What every sample of an output surely is, so that a batch of them can be made in place."""
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    channels_last: bool
-
-    def memory_layout(self, count: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Shape in memory of a batch of `count`, and the permutation that gives it the shape it is seen with."""
-        if self.channels_last:
-            channels, height, width = self.shape
-            return (count, height, width, channels), (0, 3, 1, 2)
-        return (count, *self.shape), tuple(range(len(self.shape) + 1))
 
 
 class OutputProgram:
@@ -77,18 +68,23 @@ class OutputProgram:
         self.ragged = tuple(column.kind is Kind.TENSOR and column.is_variable for column in columns)
         """Whether the samples of an output differ in shape by declaration."""
         self._kinds = tuple(column.kind for column in columns)
-        self._pictures = all(kind in _PICTURES for kind in self._kinds)
+        self.is_image = self._kinds == (Kind.IMAGE,)
+        """Whether it makes one output of one column of pictures."""
+        self._pictures = all(kind in PICTURES for kind in self._kinds)
         self._given = columns, transforms, shared
         self._check(columns, transforms)
         self._masks = tuple(kind is Kind.MASK for kind in self._kinds)
-        self._steps = [make_step(transform) for transform in transforms]
+        self._steps = make_steps(columns, transforms)
+        self.steps = tuple(self._steps)
         self._check_types()
         self._copied_at = next((k for k, step in enumerate(self._steps) if step.opaque and shared), None)
         self._streams = _stream_names(self._steps)
-        self.specs = tuple(self._spec(kind) for kind in self._kinds)
+        self.timed = self._kinds[0] in TIMED
+        """Whether it makes audio or video, which may be given a place that does not fit."""
+        self.specs = self._specs(columns, transforms)
         """By output, what it surely is; None where samples may differ."""
-        self.unsized = self._pictures and None in self.specs
-        """Whether it makes pictures whose size only decoding tells."""
+        self.unsized = (self._pictures or self.timed) and None in self.specs
+        """Whether it makes pictures, or clips, whose size only decoding tells."""
         self.head = compile_head(self._steps) if self._kinds == (Kind.IMAGE,) else None
         """The steps that a decoder can do by itself; None when there are none."""
         self.all_head = self.head is not None and len(self.head.steps) == len(self._steps)
@@ -103,12 +99,7 @@ class OutputProgram:
     def _check(self, columns: tuple[Column, ...], transforms: Sequence[Transform]) -> None:
         for transform in transforms:
             if isinstance(transform, Declared):
-                if not self._pictures:
-                    wrong = next(column for column in columns if column.kind not in _PICTURES)
-                    raise ConfigError(
-                        f"{type(transform).__name__} acts on image and mask columns, and {wrong.name!r} is "
-                        f"{wrong.spec}; a callable f(x) acts on any"
-                    )
+                check_acts_on(transform, columns)
             elif isinstance(transform, MixUp | CutMix):
                 raise ConfigError(
                     f"output {'+'.join(self.names)}: {type(transform).__name__} acts on batches; give it to the "
@@ -132,9 +123,14 @@ class OutputProgram:
                 )
             dtype = step.dtype_after(dtype)
 
-    def _spec(self, kind: Kind) -> TensorSpec | None:
-        if kind is not Kind.IMAGE:
-            return None  # masks have 8 or 16 bits; the rest is stacked as it is
+    def _specs(self, columns: tuple[Column, ...], transforms: Sequence[Transform]) -> tuple[TensorSpec | None, ...]:
+        if self.timed:
+            return (timed_spec(self._kinds[0], transforms, self._steps),)
+        if self._steps or Kind.IMAGE in self._kinds:
+            return tuple(self._spec() if kind is Kind.IMAGE else None for kind in self._kinds)
+        return tuple(map(array_spec, columns))
+
+    def _spec(self) -> TensorSpec | None:
         size: tuple[int, int] | None = None
         dtype = torch.uint8
         for step in self._steps:
@@ -143,6 +139,10 @@ class OutputProgram:
             size = step.size_after(size)
             dtype = step.dtype_after(dtype)
         return None if size is None else TensorSpec((3, *size), dtype, channels_last=True)
+
+    def advice(self, k: int) -> str:
+        """Transforms that would make the samples of output k equal in shape, as one declares them."""
+        return advice_for(self._kinds[k], self.names[k])
 
     def split_pointwise(self) -> tuple[OutputProgram, tuple[Step, ...]]:
         """This program without the steps at its end that change single values, and these.
@@ -206,8 +206,10 @@ class OutputProgram:
         Raises:
             Exception: whatever a callable raises; ValueError where a picture does not allow a step.
         """
+        if self.timed:
+            return self._apply_timed(decoded[0], draws, i, out[0])
         if not self._pictures:
-            return self._apply_plain(decoded, draws, i)
+            return self._apply_plain(decoded, draws, i, out)
         values = [from_pixels(pixels[:, :, None] if pixels.ndim == 2 else pixels) for pixels in decoded]
         if len(values) > 1 and len({value.shape[2:] for value in values}) > 1:
             sizes = {name: tuple(value.shape[2:]) for name, value in zip(self.columns, values, strict=True)}
@@ -228,6 +230,10 @@ class OutputProgram:
         assert self.head is not None
         return self._run([pixels], range(len(self.head.steps), len(self._steps)), draws, i, out)
 
+    def apply_from(self, k: int, pixels: Tensor, draws: Draws, i: int, out: Sequence[Tensor | None]) -> tuple[Any, ...]:
+        """The rest of `apply` from step k on, given the pixels (1, 3, H, W) before it; they may be changed."""
+        return self._run([pixels], range(k, len(self._steps)), draws, i, out)
+
     def _run(
         self, values: list[Any], todo: Sequence[int], draws: Draws, i: int, out: Sequence[Tensor | None]
     ) -> tuple[Any, ...]:
@@ -237,8 +243,24 @@ class OutputProgram:
             values = self._steps[k].run(values, self._masks, Numbers(draws, k, i), out if k == todo[-1] else None)
         return tuple(self._finish(*each) for each in zip(values, self._masks, out, strict=True))
 
-    def _apply_plain(self, decoded: Sequence[Any], draws: Draws, i: int) -> tuple[Any, ...]:
-        values = [torch.from_numpy(np.array(value)) if isinstance(value, np.ndarray) else value for value in decoded]
+    def _apply_timed(self, source: Any, draws: Draws, i: int, out: Tensor | None) -> tuple[Any, ...]:
+        values = [source]
+        for k, step in enumerate(self._steps):
+            if not step.hears_encoded:
+                values = [decoded_value(values[0])]
+            values = step.run(values, () if step.opaque else self._masks, Numbers(draws, k, i), None)
+        place = None if out is None else out[0]
+        value = decoded_value(values[0], place)
+        if place is None or not isinstance(value, Tensor) or (value.shape, value.dtype) != (place.shape, place.dtype):
+            return (value,)
+        if value.data_ptr() != place.data_ptr():
+            place.copy_(value)
+        return (place,)
+
+    def _apply_plain(
+        self, decoded: Sequence[Any], draws: Draws, i: int, out: Sequence[Tensor | None]
+    ) -> tuple[Any, ...]:
+        values = [_array(value, place) for value, place in zip(decoded, out, strict=True)]
         for k, step in enumerate(self._steps):
             values = step.run(values, (), Numbers(draws, k, i), None)
         return tuple(values)
@@ -252,6 +274,19 @@ class OutputProgram:
         if isinstance(value, Tensor) and value.ndim == 4:
             return value[0, 0] if mask else value[0]
         return value
+
+
+def _array(value: Any, place: Tensor | None) -> Any:
+    """An array as a tensor in its place; anything else as it is.
+
+    It is copied once: torch has no tensors that cannot be written to, and what was read may be a map of the file.
+    """
+    if not isinstance(value, np.ndarray):
+        return value
+    if place is None:
+        return torch.from_numpy(np.array(value))
+    np.copyto(place[0].numpy(), value)
+    return place[0]
 
 
 def _stream_names(steps: Sequence[Step]) -> list[str]:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from forebay.errors import SampleError
+from forebay.loader.decoded_output import DecodedOutput
 from forebay.loader.draws import Draws
 from forebay.loader.encoded import RawBatch
 from forebay.loader.head_work import BatchHeads
@@ -24,6 +25,7 @@ class PendingBatch:
     __slots__ = (
         "bad",
         "chunks_left",
+        "decoded",
         "draws",
         "excess",
         "failures",
@@ -59,6 +61,8 @@ class PendingBatch:
         self.raw = RawBatch()
         self.draws: list[Draws] = []
         self.heads: BatchHeads
+        self.decoded: dict[int, DecodedOutput] = {}
+        """By program that goes by way of the decoded cache."""
         self.slots: list[tuple[Tensor | None, ...]] = []
         self.pieces: list[tuple[tuple[Tensor, ...] | None, ...]] = []
         self.made: list[list[tuple[Any, ...]]] = []

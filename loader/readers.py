@@ -6,13 +6,16 @@ import functools
 import resource
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from forebay.cache import ShardStore
 from forebay.loader.encoded import EncodedColumn, RawBatch
 from forebay.loader.group_read import GroupRead, RowsNeeded
-from forebay.sharding import BlockPool, Kind, ReadMemory, Schema, ShardReader
+from forebay.sharding import BlockPool, Frames, Kind, ReadMemory, Schema, ShardReader
 
 __all__ = ["OPEN_SHARDS", "ReaderPool"]
 
@@ -74,13 +77,38 @@ class ReaderPool:
         self.read_nbytes += len(view)
         return view
 
-    def read_batch(self, shards: Sequence[int], rows: Sequence[int], needed: RowsNeeded | None) -> RawBatch:
+    def frames(self, shard: int, name: str, rows: int) -> Frames | None:
+        """What is known of a shard's pictures without reading them, by row; None of a shard that is not near."""
+        with self._lock:
+            reader = self._reader(shard)
+            return None if reader.far else Frames.of([reader.jpeg_places(name)] * rows, range(rows))
+
+    def read_column(self, shard: int, rows: Sequence[int], name: str) -> list[memoryview]:
+        """The bytes of some samples of one shard and column.
+
+        Raises:
+            ShardCorruptError, SourceError: as `read`.
+        """
+        with self._lock:
+            group = GroupRead([self._reader(shard)] * len(rows), rows, 0, self._memory)
+            group.plan_whole(name)
+            group.load()
+            return group.whole(name)
+
+    def read_batch(
+        self,
+        shards: Sequence[int],
+        rows: Sequence[int],
+        needed: RowsNeeded | None,
+        unread: Mapping[str, npt.NDArray[np.bool_]] | None = None,
+    ) -> RawBatch:
         """Many samples, as `read` gives one; of crop-addressable JPEGs only the rows of pixels that are needed.
 
         Args:
             shards: by sample.
             rows: by sample, its row of the shard.
             needed: asked for columns of pictures; None reads them whole.
+            unread: by column of pictures, bool (n,): which samples nobody needs.
 
         Raises:
             ShardCorruptError, SourceError: as `read`.
@@ -98,16 +126,22 @@ class ReaderPool:
             for low, high in self._groups(shards):
                 self._open_together(shards[low:high])
                 readers = [self._reader(shard) for shard in shards[low:high]]
-                self._read_group(batch, GroupRead(readers, rows[low:high], low, self._memory), needed)
+                self._read_group(batch, GroupRead(readers, rows[low:high], low, self._memory), needed, unread or {})
         return batch
 
-    def _read_group(self, batch: RawBatch, group: GroupRead, needed: RowsNeeded | None) -> None:
+    def _read_group(
+        self,
+        batch: RawBatch,
+        group: GroupRead,
+        needed: RowsNeeded | None,
+        unread: Mapping[str, npt.NDArray[np.bool_]],
+    ) -> None:
         """Samples of open shards: everything that is placed in one go."""
         for name, kind in self._kinds.items():
             if kind in (Kind.SCALAR, Kind.TENSOR):
                 group.plan_values(name)
             elif kind is Kind.IMAGE:
-                group.plan_pictures(name, needed)
+                group.plan_pictures(name, needed, unread.get(name))
             else:
                 group.plan_whole(name)
         group.load()

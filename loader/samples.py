@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from forebay.errors import SampleError, ShapeError, SourceError
+from forebay.errors import DecodeError, SampleError, ShapeError, SourceError
 from forebay.loader.decode import Orientation, Pixels, Scratch, decode_image, decode_mask, decode_window
-from forebay.loader.encoded import JpegPart
+from forebay.loader.decoded_output import DecodedOutput
+from forebay.loader.encoded import JpegPart, Unread
 from forebay.loader.geometry import View
 from forebay.loader.head_work import BatchHeads, Decoder, HeadRules
+from forebay.loader.media_steps import encoded_value
 from forebay.loader.outputs import Draws, OutputProgram
 from forebay.loader.tails import Tail, split_tails
 from forebay.sharding import Column, Kind, Schema
@@ -81,9 +83,15 @@ class SampleMaker:
         columns = Schema(tuple(self._schema_columns.values()))
         return SampleMaker(columns, programs, orientation=self._orientation, max_pixels=self._max_pixels)
 
-    def head_rules(self, decoder: Decoder) -> HeadRules:
-        """Which programs have a head to be decoded apart by `decoder`."""
-        return HeadRules(self.programs, orientation=self._orientation, max_pixels=self._max_pixels, decoder=decoder)
+    def head_rules(self, decoder: Decoder, apart: Collection[int] = ()) -> HeadRules:
+        """Which programs have a head to be decoded apart by `decoder`; none of those whose numbers are in `apart`."""
+        return HeadRules(
+            self.programs,
+            orientation=self._orientation,
+            max_pixels=self._max_pixels,
+            decoder=decoder,
+            apart=apart,
+        )
 
     def without_tails(self) -> tuple[SampleMaker, list[Tail | None]]:
         """One that leaves the last pointwise steps of each program to be done to whole batches, and these."""
@@ -111,6 +119,7 @@ class SampleMaker:
         i: int,
         out: Sequence[tuple[Tensor | None, ...]],
         heads: BatchHeads | None = None,
+        stored: Mapping[int, DecodedOutput] | None = None,
     ) -> Outputs:
         """Make sample `i` of the batch that `draws` and the slots `out` belong to.
 
@@ -120,6 +129,7 @@ class SampleMaker:
             i: the sample's place.
             out: by program and output, its place in the batch's slot.
             heads: what was decoded of it, or is known of how to.
+            stored: by program that goes by way of the decoded cache, what is there.
 
         Raises:
             StageFailed: the bytes do not decode or a transform raised; says which.
@@ -130,6 +140,11 @@ class SampleMaker:
             outputs: Outputs = []
             for p, (program, drawn, slot) in enumerate(zip(self.programs, draws, out, strict=True)):
                 stage = "decode"
+                if stored is not None and p in stored:
+                    k, before = self._take_decoded(stored[p], raw, decoded, i, out)
+                    stage = "transform"
+                    outputs.append(program.apply_from(k, before, drawn, i, slot))
+                    continue
                 pixels = heads.pixels(p, i) if heads is not None else None
                 if pixels is not None:
                     stage = "transform"
@@ -154,8 +169,31 @@ class SampleMaker:
                 raise MemoryError(str(error)) from error
             raise _stage_failed(stage, error) from error
         except Exception as error:  # what a decoder or the user's transform raises is the sample's fault
+            if isinstance(error, DecodeError):  # audio and video are decoded when it is known which part is wanted
+                stage = "decode"
             raise _stage_failed(stage, error) from error
         return outputs
+
+    def _take_decoded(
+        self,
+        stored: DecodedOutput,
+        raw: dict[str, Any],
+        decoded: dict[str, Any],
+        i: int,
+        out: Sequence[tuple[Tensor | None, ...]],
+    ) -> tuple[int, Tensor]:
+        """A sample's pixels by way of the decoded cache, and which step of the program comes next."""
+        head, name = stored.head, stored.head.column
+        finished = stored.finished(i)
+        if finished is not None and head.rest is not None:
+            return head.rest.end, finished
+        pixels = stored.stored(i)
+        if pixels is None:
+            if name not in decoded:
+                decoded[name] = self._decode(self._schema_columns[name], raw[name], out)
+            pixels = head.run(decoded[name])
+            stored.keep(i, pixels)
+        return len(head.steps), pixels
 
     def _decode_window(self, part: JpegPart, view: View, slot: tuple[Tensor | None, ...]) -> Pixels:
         return decode_window(
@@ -169,6 +207,8 @@ class SampleMaker:
     def _decode(self, column: Column, raw: Any, out: Sequence[tuple[Tensor | None, ...]]) -> Any:
         if isinstance(raw, JpegPart):
             raw = raw.read_whole()
+        elif isinstance(raw, Unread):
+            raw = raw.read()
         match column.kind:
             case Kind.IMAGE:
                 copied = all(slots[k] is not None for p, k in self._users[column.name] for slots in (out[p],))
@@ -180,6 +220,8 @@ class SampleMaker:
                 )
             case Kind.MASK:
                 return decode_mask(raw, max_pixels=self._max_pixels, orientation=self._orientation)
+            case Kind.AUDIO | Kind.VIDEO:
+                return encoded_value(column.kind, raw, self._max_pixels)
             case Kind.STR:
                 return str(raw, "utf-8")
             case Kind.BYTES:
@@ -224,7 +266,7 @@ class StageFailed(Exception):
         return error
 
 
-def collate(name: str, values: Sequence[Any], places: Sequence[str], *, ragged: bool) -> Any:
+def collate(name: str, values: Sequence[Any], places: Sequence[str], *, ragged: bool, advice: str) -> Any:
     """Stack the values of one output.
 
     Args:
@@ -232,6 +274,7 @@ def collate(name: str, values: Sequence[Any], places: Sequence[str], *, ragged: 
         values: one a sample.
         places: where each came from, for the message.
         ragged: the column's shape varies by declaration.
+        advice: transforms that make them stack, for the message.
 
     Returns:
         Tensors stacked to (B, ...), images (B, 3, H, W) in channels_last memory; numbers as a tensor (B,); a list of
@@ -251,9 +294,11 @@ def collate(name: str, values: Sequence[Any], places: Sequence[str], *, ragged: 
         if value.shape != first.shape:
             raise ShapeError(
                 f"output {name!r}: {place} has shape {tuple(value.shape)}, {places[0]} has {tuple(first.shape)}, and "
-                "they do not stack into one batch; declare a transform that makes them equal, such as "
-                f"transforms={{{name!r}: [T.Resize(shorter=256), T.CenterCrop(224)]}}, or take batch_size=1"
+                "they do not stack into one batch; declare transforms that make them equal, such as "
+                f"transforms={advice}, or take batch_size=1"
             )
     if first.ndim == 3 and first.stride(0) == 1:
         return torch.stack([value.permute(1, 2, 0) for value in values]).permute(0, 3, 1, 2)
+    if first.ndim == 4 and first.stride(1) == 1 and first.shape[1] == 3:  # frames of video
+        return torch.stack([value.permute(0, 2, 3, 1) for value in values]).permute(0, 1, 4, 2, 3)
     return torch.stack(list(values))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
+import math
+
 import torch
 from torch import Tensor
 
@@ -33,9 +34,9 @@ class SlotPool:
         memory_shape, permutation = spec.memory_layout(count)
         if self._pin_memory:
             return torch.empty(memory_shape, dtype=spec.dtype, pin_memory=True).permute(permutation)
-        nbytes = int(np.prod(memory_shape, dtype=np.int64)) * spec.dtype.itemsize
-        block = torch.from_numpy(self._blocks.lease(nbytes))
-        return block.view(spec.dtype).view(memory_shape).permute(permutation)
+        nbytes = math.prod(memory_shape) * spec.dtype.itemsize
+        block = torch.from_numpy(self._blocks.lease(nbytes)).view(spec.dtype).view(memory_shape)
+        return block.permute(permutation) if spec.channels_last else block
 
     @property
     def idle_nbytes(self) -> int:
@@ -58,6 +59,8 @@ class LoaderMemory:
     def __init__(self, *, pin_memory: bool, batches: int) -> None:
         self.slots = SlotPool(pin_memory=pin_memory, idle_limit=batches)
         self.reads = BlockPool(IDLE_READ_BLOCKS)
+        self.expected: dict[tuple[int, int], TensorSpec] = {}
+        """By program and output of audio or video that surely is nothing, what the newest batch was."""
 
     def close(self) -> None:
         """Free what nobody uses, and the rest when it comes home."""

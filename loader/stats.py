@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from forebay.loader.bad_samples import BadSample, BadSampleLog
+from forebay.loader.decoded_choice import Pace, StoreDecision
 
 __all__ = ["LoaderStats", "Meter", "StageClock", "StageStats"]
 
@@ -63,6 +64,9 @@ class LoaderStats:
     """Bad samples that were replaced."""
     bad: tuple[BadSample, ...] = field(default=())
     """Each of them once, with its reason."""
+    decoded: Mapping[str, int | str] = field(default_factory=dict)
+    """With a decoded cache: samples that were `hits` and `misses` in it, `stored` and `stored_nbytes`, hits that were
+    `damaged`, `files` that were begun, and as `choice` whether samples are stored, and why; else empty."""
 
     @property
     def samples_per_s(self) -> float:
@@ -158,6 +162,9 @@ class Meter:
         self.decoding = decoding
         self._store_before: dict[str, int | float] = {}  # of the passes that were closed
         self._store_now: dict[str, int | float] = {}
+        self._decoded_before: dict[str, int | str] = {}
+        self._decoded_now: dict[str, int | str] = {}
+        self.storing = StoreDecision(self.pace)
         self.threads = threads
         self.readers = readers
         self._samples = 0
@@ -176,6 +183,26 @@ class Meter:
     def _store(self) -> dict[str, int | float]:
         names = {**self._store_before, **self._store_now}
         return {name: self._store_before.get(name, 0) + self._store_now.get(name, 0) for name in names}
+
+    def count_decoded(self, counts: Mapping[str, int | str], *, closed: bool) -> None:
+        """Take what the decoded cache of a pass has done so far, as `count_store`."""
+        self._decoded_now = dict(counts)
+        if closed:
+            self._decoded_before, self._decoded_now = self._decoded(), {}
+
+    def _decoded(self) -> dict[str, int | str]:
+        total = {**self._decoded_before, **self._decoded_now}
+        for name, before in self._decoded_before.items():
+            now = self._decoded_now.get(name, 0)
+            if isinstance(before, int) and isinstance(now, int):
+                total[name] = before + now
+        return total
+
+    def pace(self) -> Pace:
+        """How fast batches are made and taken."""
+        waited = self._stall_s / self._seconds if self._seconds else 0.0
+        decode = self.decode.stats(self.threads)
+        return Pace(samples=self._samples, stall_share=waited, decode_per_s=decode.samples_per_s)
 
     def delivered(
         self, samples: int, *, stall_s: float, seconds: float, excess: int = 0, unread_nbytes: float = 0.0
@@ -206,6 +233,7 @@ class Meter:
             cache=self._store(),
             decoder=self.decoder,
             decoding=self.decoding(),
+            decoded=self._decoded(),
             bad_count=self.bad.count,
             bad=self.bad.listed(),
         )

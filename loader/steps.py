@@ -63,6 +63,10 @@ class Step:
     """Whether it may mirror."""
     pointwise: bool = False
     """Whether it changes single values, each by itself, and leaves them where they are."""
+    hears_encoded: bool = False
+    """Whether it takes audio and video as they are before decoding."""
+    described: tuple[str | int | None, ...] | None = None
+    """Of geometry that is the same in every epoch, what it does; else None."""
 
     def size_after(self, size: HW | None) -> HW | None:
         """Height and width of every sample after it, given those before it."""
@@ -87,6 +91,7 @@ class _Resize(Step):
     def __init__(self, transform: Resize) -> None:
         self.name = "Resize"
         self._size, self._shorter = transform.size, transform.shorter
+        self.described = ("Resize", *(self._size or (None, None)), self._shorter)
 
     def size_after(self, size: HW | None) -> HW | None:
         if self._size is not None:
@@ -111,6 +116,7 @@ class _CenterCrop(Step):
     def __init__(self, transform: CenterCrop) -> None:
         self.name = "CenterCrop"
         self._size = transform.hw
+        self.described = ("CenterCrop", *self._size)
 
     def size_after(self, size: HW | None) -> HW | None:
         return self._size

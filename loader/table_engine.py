@@ -35,10 +35,7 @@ from forebay.loader.tables import TableView
 from forebay.loader.tables_turns import Turns
 from forebay.loader.tables_window import UnitWindow
 
-__all__ = ["MEMORY_NBYTES", "TableEngine", "TableSettings"]
-
-MEMORY_NBYTES = 4 << 30
-"""Bytes of units in memory, where no cache keeps them: a window of 64 units of 64 MiB."""
+__all__ = ["TableEngine", "TableSettings"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,7 +69,7 @@ class TableEngine:
         self._window: UnitWindow[Any] = UnitWindow(
             self._load,
             nbytes=data.shard_nbytes,
-            limit_nbytes=MEMORY_NBYTES,
+            limit_nbytes=settings.view.memory_nbytes,
             ahead=2 * settings.threads,
             name=data.name,
         )
@@ -265,6 +262,8 @@ def _distinct(shards: npt.NDArray[np.int64], count: int) -> tuple[list[int], npt
         units, which = np.unique(shards, return_inverse=True)
         return units.tolist(), which
     used = np.bincount(shards, minlength=count) > 0
+    if used.all():
+        return list(range(count)), shards
     return np.flatnonzero(used).tolist(), (np.cumsum(used) - 1)[shards]
 
 

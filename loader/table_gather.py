@@ -19,6 +19,7 @@ from forebay.loader.row_kernel import list_lengths, take_lists, take_rows
 from forebay.loader.table_kept import Unit
 from forebay.loader.table_outputs import Layout, TableOutput
 from forebay.loader.table_ragged import Padded
+from forebay.loader.table_values import Array
 
 __all__ = ["gather_batch", "new_batch"]
 
@@ -70,9 +71,11 @@ def gather_batch(
                 batch[output.name] = _texts([unit.texts[place] for unit in units], which, rows)
     if fixed:
         numbers = list(fixed)
-        addresses = np.array([unit.fixed_addresses[numbers] for unit in units], np.uint64)
-        addresses = np.ascontiguousarray(addresses.reshape(len(units), len(fixed)).T)
-        columns = [tuple(unit.fixed[number] for number in numbers) for unit in units]
+        addresses = np.concatenate([unit.fixed_addresses for unit in units]) if units else np.empty(0, np.uint64)
+        addresses = np.ascontiguousarray(addresses.reshape(len(units), count[Layout.FIXED])[:, numbers].T)
+        columns: list[Sequence[Array]] = [unit.fixed for unit in units]
+        if len(numbers) < count[Layout.FIXED]:
+            columns = [[each[number] for number in numbers] for each in columns]
         take_rows(columns, addresses, sizes, which, rows, [tensor.numpy() for tensor in fixed.values()])
     return batch
 

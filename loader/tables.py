@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import torch
 
-from forebay.cache import CacheConfig, RemoteConfig, UnitStore, count_rows, open_notes, open_table, open_units
+from forebay.cache import CacheConfig, TablePlace, UnitStore, count_rows, open_notes, open_table, open_units
 from forebay.errors import ConfigError, SchemaError
 from forebay.loader.outputs import TensorSpec
 from forebay.loader.samples import INDEX, VALID, WEIGHT
@@ -26,9 +26,11 @@ from forebay.loader.table_plan import TablePlan
 from forebay.loader.tables_function import UnitFunction
 from forebay.sharding import ParquetDataset, SchemaChange, check_filter
 
-__all__ = ["TableSamples", "TableView"]
+__all__ = ["MEMORY_NBYTES", "TableSamples", "TableView"]
 
 Ints = npt.NDArray[np.int64]
+MEMORY_NBYTES = 4 << 30
+"""Bytes of units in memory, where no cache keeps them: a window of 64 units of 64 MiB."""
 KEPT_NBYTES = 1 << 30
 """Bytes of units that `dataset[i]` keeps in memory."""
 KEPT_UNITS = 256
@@ -38,13 +40,13 @@ class TableView:
     """What is read of a table. Immutable and thread-safe; pickles where source and functions do.
 
     Args:
-        path: see `ShardDataset`, as the others.
+        place: where its files lie, as they were found.
         cache: where footers and counts are kept.
-        remote: how a URL is read.
         columns: that are read, or, with a `table_transform`, given to it.
         expression: `filter`.
         schema_change: what may differ between files.
         table_transform: applied to whole units.
+        memory_nbytes: of units that one pass holds, where no cache keeps them.
         options: of `TablePlan`: stack, nulls, vocabularies, ragged, transforms.
 
     Raises:
@@ -53,21 +55,26 @@ class TableView:
 
     def __init__(
         self,
-        path: Any,
+        place: TablePlace,
         *,
         cache: CacheConfig | None,
-        remote: RemoteConfig | None,
         columns: Sequence[str] | None,
         expression: Any,
         schema_change: SchemaChange,
         table_transform: Callable[..., Any] | None,
+        memory_nbytes: int,
         options: Mapping[str, Any],
     ) -> None:
+        if isinstance(memory_nbytes, bool) or not isinstance(memory_nbytes, int) or memory_nbytes < 1:
+            raise ConfigError(
+                f"memory_nbytes={memory_nbytes!r}; give a whole, positive number of bytes, by default {MEMORY_NBYTES}"
+            )
+        self.memory_nbytes = memory_nbytes
         if expression is not None:
             check_filter(expression)
         self._function = None if table_transform is None else UnitFunction(table_transform)
         notes = open_notes(cache)
-        table = open_table(path, notes, schema_change=schema_change, remote=remote)
+        table = open_table(place, notes, schema_change=schema_change)
         if self._function is None:
             self.plan = TablePlan(table.schema, columns=columns, **options)
             read: Sequence[str] = self.plan.columns
@@ -105,19 +112,7 @@ class TableView:
         """
         where = self.data.where(unit)
         if self._function is not None:
-            table = self._function(table, unit, where)
-            if not table.schema.remove_metadata().equals(self.made):
-                said = "; ".join(
-                    f"{name!r} {_type_of(table.schema, name)} instead of {_type_of(self.made, name)}"
-                    for name in dict.fromkeys([*self.made.names, *table.schema.names])
-                    if _type_of(table.schema, name) != _type_of(self.made, name)
-                )
-                if said or table.schema.names != self.made.names:
-                    raise SchemaError(
-                        f"table_transform {self._function.name} on {where} gave other columns than with no rows: "
-                        f"{said or 'another order'}; cast what it gives to one type, with `pyarrow.compute.cast`"
-                    )
-                table = table.cast(self.made)
+            table = self._function.make(table, unit, where, self.made)
         return self.plan.prepare(table, where)
 
     def gather(self, units: Sequence[Any], which: Ints, rows: Ints, slots: SlotPool | None = None) -> dict[str, Any]:
@@ -202,10 +197,6 @@ def _one_by_one(value: Any) -> Sequence[Any]:
     if isinstance(value, torch.Tensor):
         return value.unbind()
     return list(value)
-
-
-def _type_of(schema: pa.Schema, name: str) -> str:
-    return str(schema.field(name).type) if name in schema.names else "no column"
 
 
 def _top_level(columns: Sequence[str], schema: pa.Schema, where: str) -> list[str]:

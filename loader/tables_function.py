@@ -1,28 +1,22 @@
-"""A user's function on whole units of a table, applied before the cache: how it is called, and what it is.
+"""A user's function on whole units of a table, applied before the cache: how it is called, and what it may give.
 
-What it is goes into the names of what is cached, so that a changed function never meets old rows.
+What it is, so that a changed function never meets old rows, is told by `function_identity`.
 """
 
 from __future__ import annotations
 
-import functools
 import inspect
-import types
 import typing
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import xxhash
 
 from forebay.errors import ConfigError, SampleError, SchemaError
+from forebay.loader.function_identity import function_identity
 from forebay.loader.randomness import DrawKey, generator
 
-__all__ = ["UnitFunction", "function_identity"]
-
-_PLAIN = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis))
-_DEEPEST = 32
+__all__ = ["UnitFunction"]
 
 
 class UnitFunction:
@@ -31,14 +25,19 @@ class UnitFunction:
     A second positional parameter gets a `numpy.random.Generator` whose numbers depend on the unit alone: what is made
     is kept, and the same in every epoch.
 
+    Args:
+        function: of the user.
+        keeps_rows: refuse what has more or fewer rows than were given.
+
     Raises:
         ConfigError: it is no function, or nothing tells what it is.
     """
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], *, keeps_rows: bool = True) -> None:
         if not callable(function):
             raise ConfigError(f"table_transform={function!r}; give a function of a pyarrow.RecordBatch")
         self._function = function
+        self._keeps_rows = keeps_rows
         self.name = getattr(function, "__qualname__", type(function).__qualname__)
         self.identity = function_identity(function)
         self._frame, self._draws = _parameters(function)
@@ -47,7 +46,7 @@ class UnitFunction:
         """What the function makes of a unit.
 
         Raises:
-            SampleError: it raised, gave no table, or another number of rows.
+            SampleError: it raised, gave no table, or another number of rows where it has to keep them.
         """
         given = _to_frame(table, self._frame)
         rng = [generator(DrawKey(0, "forebay.table_transform", self.name, 0), index=unit, occurrence=0)]
@@ -60,11 +59,11 @@ class UnitFunction:
                 stage="table_transform",
                 where=where,
             ) from error
-        if made.num_rows != table.num_rows:
+        if self._keeps_rows and made.num_rows != table.num_rows:
             raise SampleError(
                 f"table_transform {self.name} on {where} gave {made.num_rows} rows for {table.num_rows}: positions of "
-                f"the order are rows of the files; drop rows by filter=, or write a new table with pyarrow, "
-                f"which may drop and add rows",
+                f"the order are rows of the files; drop rows by filter=, or write a new data set with `forebay shard "
+                f"--table-transform`, which may drop and add rows",
                 stage="table_transform",
                 where=where,
             )
@@ -82,6 +81,32 @@ class UnitFunction:
             raise SchemaError(
                 f"{error}. It is called once with no rows, to learn which columns it gives: let it bear that"
             ) from error
+
+    def make(self, table: pa.Table, unit: int, where: str, schema: pa.Schema) -> pa.Table:
+        """What the function makes of a unit, of the columns that `schema_of` said.
+
+        Raises:
+            SampleError: as calling it.
+            SchemaError: it gave other columns.
+        """
+        made = self(table, unit, where)
+        if made.schema.remove_metadata().equals(schema):
+            return made
+        said = "; ".join(
+            f"{name!r} {_type_of(made.schema, name)} instead of {_type_of(schema, name)}"
+            for name in dict.fromkeys([*schema.names, *made.schema.names])
+            if _type_of(made.schema, name) != _type_of(schema, name)
+        )
+        if said or made.schema.names != schema.names:
+            raise SchemaError(
+                f"table_transform {self.name} on {where} gave other columns than with no rows: "
+                f"{said or 'another order'}; cast what it gives to one type, with `pyarrow.compute.cast`"
+            )
+        return made.cast(schema)
+
+
+def _type_of(schema: pa.Schema, name: str) -> str:
+    return str(schema.field(name).type) if name in schema.names else "no column"
 
 
 def _parameters(function: Callable[..., Any]) -> tuple[str, bool]:
@@ -144,118 +169,3 @@ def _to_table(made: Any) -> pa.Table:
     if isinstance(made, Mapping):
         return pa.table(dict(made))
     raise TypeError(f"it gave a {type(made).__name__}; a RecordBatch, a Table, a frame or a dict of arrays is wanted")
-
-
-def function_identity(function: Callable[..., Any]) -> bytes:
-    """16 bytes that change when the function does.
-
-    Its attribute `version`, where it has one: then nothing else counts but its name. Else its code, defaults, what it
-    holds in its closure, and whatever globals of plain values or functions it uses.
-
-    Raises:
-        ConfigError: it holds something that does not tell what it is; says how to give it a version.
-    """
-    version = getattr(function, "version", None)
-    name = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', type(function).__qualname__)}"
-    state = xxhash.xxh3_128()
-    if isinstance(version, str | int):
-        state.update(f"version {name} {version!r}".encode())
-        return state.digest()
-    try:
-        _Hash(state).add(function, 0)
-    except _CannotTellError as error:
-        raise ConfigError(
-            f"table_transform {name} uses {error}, and nothing tells when that changes, so what is cached could be "
-            f'old; give the function a version and raise it with every change: {name.rpartition(".")[2]}.version = "1"'
-        ) from error
-    return state.digest()
-
-
-class _CannotTellError(Exception):
-    """A value without a content that is known."""
-
-
-class _Hash:
-    """Adds values to a checksum, each with its kind."""
-
-    def __init__(self, state: Any) -> None:
-        self._state = state
-        self._seen: set[int] = set()
-
-    def add(self, value: Any, depth: int) -> None:
-        """Any value that a function can hold."""
-        if depth > _DEEPEST:
-            raise _CannotTellError("values nested very deep")
-        self._say(type(value).__name__)
-        if isinstance(value, _PLAIN):
-            self._say(repr(value))
-        elif isinstance(value, list | tuple):
-            self._say(str(len(value)))
-            for each in value:
-                self.add(each, depth + 1)
-        elif isinstance(value, set | frozenset):
-            self.add(sorted(value, key=repr), depth + 1)
-        elif isinstance(value, Mapping):
-            self.add(list(value.items()), depth + 1)
-        elif isinstance(value, types.CodeType):
-            self._code(value, depth)
-        elif id(value) in self._seen:
-            self._say("again")
-        else:
-            self._seen.add(id(value))
-            self._object(value, depth)
-
-    def _say(self, text: str) -> None:
-        content = text.encode("utf-8", "surrogatepass")
-        self._state.update(len(content).to_bytes(8, "little") + content)
-
-    def _code(self, code: types.CodeType, depth: int) -> None:
-        self._say(code.co_code.hex())
-        for part in (code.co_consts, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars):
-            self.add(part, depth + 1)
-
-    def _object(self, value: Any, depth: int) -> None:
-        if isinstance(value, types.FunctionType):
-            self._function(value, depth)
-        elif isinstance(value, types.MethodType):
-            self.add([value.__func__, value.__self__], depth + 1)
-        elif isinstance(value, functools.partial):
-            self.add([value.func, value.args, value.keywords], depth + 1)
-        elif isinstance(value, types.ModuleType):
-            self._say(value.__name__)
-        elif isinstance(value, type | types.BuiltinFunctionType | np.ufunc):
-            self._say(f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', value.__name__)}")
-        elif isinstance(value, np.ndarray | np.generic) and not value.dtype.hasobject:
-            self._say(f"{value.dtype.str} {value.shape}")
-            self._state.update(np.ascontiguousarray(value).tobytes())
-        elif isinstance(value, pa.DataType | pa.Schema | pa.Field | np.dtype):
-            self._say(str(value))
-        elif isinstance(value, pa.Scalar | pa.Array | pa.ChunkedArray):
-            self._say(str(value.type))
-            self.add(value.as_py() if isinstance(value, pa.Scalar) else value.to_pylist(), depth + 1)
-        elif type(value).__module__ == "torch" and hasattr(value, "detach"):
-            self.add(value.detach().cpu().numpy(), depth + 1)
-        elif callable(value) and isinstance(getattr(value, "__dict__", None), dict):
-            self.add([type(value).__qualname__, type(value).__call__, vars(value)], depth + 1)
-        else:
-            raise _CannotTellError(f"a {type(value).__module__}.{type(value).__qualname__}")
-
-    def _function(self, function: types.FunctionType, depth: int) -> None:
-        if (function.__module__ or "").partition(".")[0] in ("numpy", "pyarrow", "pandas", "polars", "torch"):
-            self._say(f"{function.__module__}.{function.__qualname__}")
-            return
-        self.add([function.__code__, function.__defaults__, function.__kwdefaults__], depth + 1)
-        for cell in function.__closure__ or ():
-            self.add(cell.cell_contents, depth + 1)
-        for name in _global_names(function.__code__):
-            if name in function.__globals__:
-                self._say(name)
-                self.add(function.__globals__[name], depth + 1)
-
-
-def _global_names(code: types.CodeType) -> list[str]:
-    names = set(code.co_names)
-    for const in code.co_consts:
-        if isinstance(const, types.CodeType):
-            names.update(_global_names(const))
-    return sorted(names)

@@ -19,7 +19,7 @@ from forebay.loader.ranks import thread_share
 from forebay.loader.settings import ShardLoaderSettings
 from forebay.loader.slots import LoaderMemory
 from forebay.loader.stats import LoaderStats, Meter
-from forebay.loader.table_engine import MEMORY_NBYTES, TableEngine, TableSettings
+from forebay.loader.table_engine import TableEngine, TableSettings
 from forebay.loader.tables import TableView
 from forebay.sharding import default_window
 
@@ -79,14 +79,14 @@ class TableRoom:
         budget = 0 if self._cache is None else self._cache.budget
         if self._cache is not None and self._cache.disk_share is not None:
             return
-        needed, has = int(nbytes[:window].sum()), MEMORY_NBYTES + budget
+        needed, has = int(nbytes[:window].sum()), self._view.memory_nbytes + budget
         if needed > has:
             fits = int(np.searchsorted(np.cumsum(nbytes), has, side="right"))
             raise ConfigError(
                 f"{self._view.data.name}: a shuffle window of {window} units has about {needed / 1e9:,.1f} GB, and "
                 f"{has / 1e9:,.1f} GB are held in memory{' and the cache' if budget else ''}: units would be decoded "
                 f'again and again; give cache="/nvme/forebay:{max(1, round(1.2 * needed / 1e9))}GB" (or more, and '
-                f"later epochs decode nothing), or window={max(1, fits)}",
+                f"later epochs decode nothing), window={max(1, fits)}, or a larger memory_nbytes of the data set",
                 window=window,
                 fitting=max(1, fits),
             )

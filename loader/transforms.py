@@ -1,6 +1,7 @@
 """What may be done to a sample, declared: `from forebay import transforms as T`. A backend does it.
 
-Sizes are (height, width) in pixels, an int means a square. Random transforms draw from the sample's own numbers (see
+Sizes are (height, width) in pixels, an int means a square; what is for audio alone, and the clips of audio and video,
+stand in `audio_transforms.py`. Random transforms draw from the sample's own numbers (see
 `forebay.loader.randomness`), so a run repeats exactly on any number of threads and ranks.
 """
 
@@ -13,7 +14,9 @@ from typing import Any, ClassVar
 import torch
 
 from forebay.errors import ConfigError
+from forebay.loader.audio_transforms import FixedClip, MelSpectrogram, Mono, Pad, RandomClip, Resample
 from forebay.loader.column_statistics import ColumnStatistics, load_statistics
+from forebay.loader.declared import Declared
 from forebay.loader.mixing import BatchTransform, CutMix, MixUp
 from forebay.loader.table_buckets import Bucketize, HashBucket
 from forebay.loader.table_nulls import AsNaN, Fill, Mask
@@ -37,17 +40,23 @@ __all__ = [
     "CutMix",
     "Declared",
     "Fill",
+    "FixedClip",
     "From",
     "HashBucket",
     "Jagged",
     "Log1p",
     "Mask",
+    "MelSpectrogram",
     "MixUp",
+    "Mono",
     "Normalize",
+    "Pad",
     "Padded",
+    "RandomClip",
     "RandomCrop",
     "RandomHorizontalFlip",
     "RandomResizedCrop",
+    "Resample",
     "Resize",
     "Seeded",
     "Stack",
@@ -80,13 +89,6 @@ def _square(name: str, size: Any) -> tuple[int, int]:
 def _bounds(name: str, what: str, values: Sequence[float], high: float) -> None:
     if not (len(values) == 2 and 0 < values[0] <= values[1] <= high):
         raise ConfigError(f"{name}: {what}={values!r}; give (low, high) with 0 < low <= high <= {high:g}")
-
-
-class Declared:
-    """A transform that says what to do; subclasses are frozen dataclasses."""
-
-    draws: ClassVar[int] = 0
-    """Uniform numbers that it needs for a sample, drawn for the whole batch at once."""
 
 
 @dataclass(frozen=True)

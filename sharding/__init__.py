@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from forebay.sharding.addressable import BAND_NBYTES, JpegLayout, bands_of, describe_jpeg
+from forebay.sharding.arrow_samples import declare_columns, samples_of
 from forebay.sharding.blocks import IDLE_READ_BLOCKS, BlockPool, ReadMemory
 from forebay.sharding.checksum import READ_NBYTES, sample_checksum, shard_checksum
 from forebay.sharding.destination import Destination, FolderDestination, WriteJournal
 from forebay.sharding.far import FarFile, FarSource, FileRange, bring_near
 from forebay.sharding.image_folder import (
+    SUFFIXES,
     ImageFile,
     ImageFolder,
+    find_kind,
     list_class_folders,
     list_labelled_images,
     printable,
@@ -49,6 +52,7 @@ __all__ = [
     "JOURNAL_NAME",
     "MANIFEST_NAME",
     "READ_NBYTES",
+    "SUFFIXES",
     "UNIT_WRITER",
     "BlockPool",
     "Column",
@@ -95,12 +99,14 @@ __all__ = [
     "can_transcode",
     "check_filter",
     "choose_segment",
+    "declare_columns",
     "default_window",
     "describe_jpeg",
     "exif_orientation",
     "facts_of",
     "filter_columns",
     "filter_identity",
+    "find_kind",
     "groups_left",
     "identity_of",
     "is_hidden",
@@ -115,6 +121,7 @@ __all__ = [
     "read_header",
     "read_journal",
     "sample_checksum",
+    "samples_of",
     "shard_checksum",
     "sort_key",
     "sub_jpeg",

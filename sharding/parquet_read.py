@@ -32,6 +32,8 @@ KEPT_FOOTERS = 64
 STREAM_NBYTES = 1 << 20
 """What is read at a time of each column of a row group that is larger than a unit."""
 PIECE_ROWS = 1 << 16
+HOLE_NBYTES = 8192
+"""Column chunks with at most so much between them are read as one: pyarrow joins them likewise."""
 
 
 class FileReader:
@@ -343,25 +345,27 @@ class _ArrowFile(io.RawIOBase):
 def _near_ranges(
     metadata: pq.FileMetaData, footer_nbytes: int, groups: Sequence[int], leaves: Sequence[int]
 ) -> list[tuple[int, int]]:
-    """Where the column chunks lie that will be read; those that touch are one range.
+    """Where the column chunks lie that will be read; those that nearly touch are one range.
 
     Nothing where the footer is signed: then some columns may be encrypted, and pyarrow ends the process that asks it
     where such a column lies.
     """
     if metadata.serialized_size != footer_nbytes - 8:
         return []
-    merged: list[tuple[int, int]] = []
+    chunks: list[tuple[int, int]] = []
     for group in groups:
         of_group = metadata.row_group(group)
         for leaf in leaves:
             chunk = of_group.column(leaf)
             places = [chunk.data_page_offset] + ([chunk.dictionary_page_offset] if chunk.has_dictionary_page else [])
             begin = min(place for place in places if place)
-            end = begin + max(chunk.total_compressed_size, 0)
-            if merged and merged[-1][1] == begin:
-                merged[-1] = merged[-1][0], end
-            elif end > begin:
-                merged.append((begin, end))
+            chunks.append((begin, begin + max(chunk.total_compressed_size, 0)))
+    merged: list[tuple[int, int]] = []
+    for begin, end in sorted(chunks):
+        if merged and begin - merged[-1][1] <= HOLE_NBYTES:
+            merged[-1] = merged[-1][0], max(merged[-1][1], end)
+        elif end > begin:
+            merged.append((begin, end))
     return merged
 
 

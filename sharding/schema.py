@@ -31,7 +31,16 @@ DTYPES = (
 MAX_DIMENSIONS = 32
 MAX_DIMENSION = (1 << 31) - 1  # Arrow keeps the shape of a tensor in int32
 _TENSOR = re.compile(r"(?P<dtype>[a-z]+\d+)\[(?P<shape>[0-9*, ]*)\]")
-_HINTS = {"int": "int64", "float": "float32", "double": "float64", "string": "str", "label": "int64", "jpeg": "image"}
+_HINTS = {
+    "int": "int64",
+    "float": "float32",
+    "double": "float64",
+    "string": "str",
+    "label": "int64",
+    "jpeg": "image",
+    "wav": "audio",
+    "mp4": "video",
+}
 
 
 class Kind(StrEnum):
@@ -41,6 +50,10 @@ class Kind(StrEnum):
     """An encoded image (JPEG, PNG, ...), stored as it came."""
     MASK = "mask"
     """An encoded image whose pixels are class numbers: resized by nearest neighbour, never normalised."""
+    AUDIO = "audio"
+    """An encoded recording (WAV, FLAC, Ogg, MP3), stored as it came."""
+    VIDEO = "video"
+    """An encoded video (MP4, Matroska, ...), stored as it came."""
     BYTES = "bytes"
     STR = "str"
     JSON = "json"
@@ -101,8 +114,9 @@ class Column:
             return cls(name=name, kind=Kind.TENSOR, dtype=tensor["dtype"], shape=shape, classes=chosen)
         hint = f" (did you mean {_HINTS[spec]!r}?)" if spec in _HINTS else ""
         raise SchemaError(
-            f"column {name!r}: {spec!r} is no column type{hint}; there are image, mask, bytes, str, json, bool, "
-            f"{', '.join(DTYPES)}, and tensors such as 'float32[3,4]' or, with a dimension that varies, 'uint8[*,80]'"
+            f"column {name!r}: {spec!r} is no column type{hint}; there are image, mask, audio, video, bytes, str, "
+            f"json, bool, {', '.join(DTYPES)}, and tensors such as 'float32[3,4]' or, with a dimension that varies, "
+            "'uint8[*,80]'"
         )
 
     @property

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
+from forebay.cli.bench_audio import bench_audio
 from forebay.cli.bench_cache import bench_cache
+from forebay.cli.bench_decoded import bench_decoded
 from forebay.cli.bench_dropin import bench_dropin
 from forebay.cli.bench_gpu import bench_gpu
 from forebay.cli.bench_ranks import bench_ranks
@@ -27,7 +29,9 @@ __all__ = ["bench_app", "comparison_caption", "comparison_table"]
 
 bench_app = typer.Typer(help="Measure, with equal work on both sides, and in turn.", no_args_is_help=True)
 bench_app.command("gpu")(bench_gpu)
+bench_app.command("audio")(bench_audio)
 bench_app.command("cache")(bench_cache)
+bench_app.command("decoded")(bench_decoded)
 bench_app.command("dropin")(bench_dropin)
 bench_app.command("remote")(bench_remote)
 bench_app.command("ranks")(bench_ranks)

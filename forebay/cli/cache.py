@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
-from rich.progress import BarColumn, DownloadColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from forebay.cache import (
     ENVIRONMENT,
@@ -26,7 +26,10 @@ from forebay.cli.bench_tables import bench_table
 from forebay.cli.console import console, counted, print_json, progress_bar
 from forebay.cli.inspect import human_size
 from forebay.errors import ConfigError
-from forebay.sharding import EpochOrder
+from forebay.sharding import EpochOrder, StoredDataset
+
+if TYPE_CHECKING:
+    from forebay.loader import DecodedWarmed
 
 __all__ = ["cache_app"]
 
@@ -63,13 +66,14 @@ def cache_ls(cache: Cache = None, json: Json = False) -> None:
         if not contents.data:
             console.print(f"{escape(str(contents.path))} holds no shards", soft_wrap=True)
             continue
-        table = bench_table("data set", "shards", "size", "read", "first read from")
+        table = bench_table("data set", "shards", "decoded", "size", "read", "first read from")
         table.title, table.title_justify = escape(str(contents.path)), "left"
         for data in contents.data:
             of = "" if data.shards_of_data is None else f" of {data.shards_of_data:,}"
             table.add_row(
                 data.fingerprint[:12],
                 f"{data.shards:,}{of}",
+                f"{data.decoded_files:,}" if data.decoded_files else "-",
                 human_size(data.nbytes),
                 ", ".join(f"{100 * position:.0f} %" for position in data.positions) or "-",
                 escape(data.origin or "unknown"),
@@ -109,13 +113,31 @@ def cache_warm(
     ] = None,
     epoch: Annotated[int, typer.Option(min=0, help="Its epoch.")] = 0,
     window: Annotated[int | None, typer.Option(min=1, help="Its window, if it is not the default.")] = None,
-    threads: Annotated[int, typer.Option(min=1, help="Shards that are fetched at a time.")] = 2,
+    threads: Annotated[
+        int, typer.Option(min=1, help="Shards that are fetched at a time; and threads that decode.")
+    ] = 2,
+    decoded: Annotated[
+        bool, typer.Option("--decoded", help="Also decode the images, for a data set with `decoded=True`.")
+    ] = False,
+    shorter: Annotated[
+        int | None,
+        typer.Option(min=1, help="With --decoded: the transforms begin with T.Resize(shorter=...); else whole images."),
+    ] = None,
+    center_crop: Annotated[
+        int | None, typer.Option(min=1, help="With --decoded: and T.CenterCrop(...) follows.")
+    ] = None,
+    column: Annotated[
+        list[str] | None, typer.Option(help="With --decoded: an image column; by default all of them.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Fetch shards before training: as many as have room, verified, in the order in which they will be used.
 
-    What running jobs will use is not evicted. Interrupted, it has lost nothing: what came is kept.
+    What running jobs will use is not evicted. Interrupted, it has lost nothing: what came is kept. Decoded images are
+    found by training whose transforms begin with the same resize and central crop, on the same decoder.
     """
+    if not decoded and (shorter is not None or center_crop is not None or column):
+        raise ConfigError("--shorter, --center-crop and --column say what --decoded keeps; add --decoded")
     config = CacheConfig.choose(cache)
     if config is None:
         raise ConfigError(
@@ -135,14 +157,62 @@ def cache_warm(
         warmed = warm_cache(
             stored, config, order=order, fetch_threads=threads, progress=lambda done: progress.advance(task, done)
         )
+    pictures = None
+    if decoded:
+        pictures = _warm_decoded(
+            stored, config, shorter, center_crop, columns=column, seed=seed, epoch=epoch, window=window, threads=threads
+        )
     if json:
-        print_json({"path": data, "cache": [str(folder) for folder in config.folders], **asdict(warmed)})
+        told = {"path": data, "cache": [str(folder) for folder in config.folders], **asdict(warmed)}
+        print_json(told if pictures is None else {**told, "decoded": asdict(pictures)})
         return
     console.print(
         f"{counted(warmed.fetched, 'shard')} of {escape(stored.name)} fetched, {warmed.present:,} were there"
         + (f"; [yellow]{warmed.without_room:,} have no room[/]" if warmed.without_room else ""),
         soft_wrap=True,
     )
+    if pictures is not None:
+        console.print(
+            f"{counted(pictures.stored, 'decoded image')} stored, {pictures.present:,} were there"
+            + (
+                f"; [yellow]{pictures.without_room:,} have no room or do not decode[/]" if pictures.without_room else ""
+            ),
+            soft_wrap=True,
+        )
+
+
+def _warm_decoded(
+    stored: StoredDataset,
+    config: CacheConfig,
+    shorter: int | None,
+    center_crop: int | None,
+    *,
+    columns: list[str] | None,
+    seed: int | None,
+    epoch: int,
+    window: int | None,
+    threads: int,
+) -> DecodedWarmed:
+    from forebay.loader import transforms, warm_decoded  # imports torch
+
+    head: list[transforms.Transform] = []
+    if shorter is not None:
+        head.append(transforms.Resize(shorter=shorter))
+    if center_crop is not None:
+        head.append(transforms.CenterCrop(center_crop))
+    with progress_bar("decoding", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()) as progress:
+        task = progress.add_task("", total=stored.rows)
+        return warm_decoded(
+            stored,
+            config,
+            head,
+            columns=columns or None,
+            seed=seed,
+            epoch=epoch,
+            window=window,
+            threads=threads,
+            progress=lambda done: progress.advance(task, done),
+        )
 
 
 @cache_app.command("prune")

@@ -18,7 +18,7 @@ from PIL import Image, UnidentifiedImageError
 
 from forebay.cli.image_workers import worker_pool
 from forebay.errors import DecodeError, SourceError
-from forebay.sharding import ImageFile, LocalFile, TranscodeError, make_addressable, printable
+from forebay.sharding import ImageFile, Kind, LocalFile, TranscodeError, make_addressable, printable
 
 __all__ = ["CHECKS", "BadImage", "CheckedImage", "ImageWork", "checked_images"]
 
@@ -73,17 +73,46 @@ def check_header(data: memoryview) -> None:
         raise DecodeError(f"no image header that holds: {error}") from error
 
 
+def check_recording(data: memoryview) -> None:
+    """Decode all of a recording, as training will."""
+    from forebay.loader import check_audio  # imports torch
+
+    check_audio(data)
+
+
+def check_recording_header(data: memoryview) -> None:
+    """See that a decoder knows a recording's format, rate and length."""
+    from forebay.loader import check_audio
+
+    check_audio(data, header_only=True)
+
+
+def check_footage(data: memoryview) -> None:
+    """Look at all packets of a video and decode its first frame and its last."""
+    from forebay.loader import check_video  # imports torch
+
+    check_video(data)
+
+
+def check_footage_header(data: memoryview) -> None:
+    """Look at all packets of a video and decode its first frame."""
+    from forebay.loader import check_video
+
+    check_video(data, header_only=True)
+
+
 def check_nothing(data: memoryview) -> None:
     """Take any bytes but none."""
     if not data:
         raise DecodeError("the file is empty")
 
 
-CHECKS: dict[str, Callable[[memoryview], None]] = {
-    "decode": check_decodes,
-    "header": check_header,
-    "none": check_nothing,
+CHECKS: dict[Kind, dict[str, Callable[[memoryview], None]]] = {
+    Kind.IMAGE: {"decode": check_decodes, "header": check_header, "none": check_nothing},
+    Kind.AUDIO: {"decode": check_recording, "header": check_recording_header, "none": check_nothing},
+    Kind.VIDEO: {"decode": check_footage, "header": check_footage_header, "none": check_nothing},
 }
+"""By what the files hold."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,6 +129,8 @@ class ImageWork:
     """Which of `CHECKS` an image must pass."""
     addressable: bool
     """Make JPEGs crop-addressable where that is possible."""
+    kind: Kind = Kind.IMAGE
+    """What the files hold."""
 
     def __call__(self, image: ImageFile) -> CheckedImage | BadImage:
         """Read and check an image, and make it what is to be stored: the same bytes in whatever process."""
@@ -109,7 +140,7 @@ class ImageWork:
                 data = file.read(0, file.nbytes)
             finally:
                 file.close()
-            CHECKS[self.check](data)
+            CHECKS[self.kind][self.check](data)
         except SourceError as error:
             if getattr(error, "code", None) not in _OF_THE_FILE:
                 raise
@@ -140,7 +171,7 @@ def checked_images(
     if not workers or not images:
         yield from ((image, work(image)) for image in images)
         return
-    preload = [__name__, *(["forebay.loader"] if work.check == "decode" else [])]
+    preload = [__name__, *(["forebay.loader"] if work.check == "decode" or work.kind is not Kind.IMAGE else [])]
     with worker_pool(work, min(workers, len(images)), preload=preload) as submit:
         ahead: deque[tuple[_Handful, Future[_Answers]]] = deque()
         ahead_nbytes = 0

@@ -15,7 +15,7 @@ from forebay.cli.bench import comparison_caption, comparison_table
 from forebay.cli.console import console, error_console, print_json
 from forebay.cli.demo_data import DemoFolder, list_photographs, photographs_of_demo, thin_out
 from forebay.cli.inspect import human_size
-from forebay.cli.shard import write_images
+from forebay.cli.shard_images import write_images
 from forebay.errors import ConfigError
 from forebay.sharding import ImageFolder, printable
 

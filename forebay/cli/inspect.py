@@ -109,7 +109,7 @@ def _describe(reader: ShardReader, row: int, column: Column) -> str:
         case Kind.IMAGE | Kind.MASK:
             addressable = column.kind is Kind.IMAGE and reader.jpeg_layout(row, column.name) is not None
             return f"{_describe_image(value)}{', addressable' if addressable else ''}, {len(value)} bytes"
-        case Kind.BYTES:
+        case Kind.BYTES | Kind.AUDIO | Kind.VIDEO:
             return f"{len(value)} bytes"
         case Kind.TENSOR:
             return f"{value.dtype} {'x'.join(map(str, value.shape))}"

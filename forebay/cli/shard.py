@@ -1,55 +1,38 @@
-"""`forebay shard`: folders of images to a data set of shards."""
+"""`forebay shard`: folders of images, recordings or videos, or a table of Parquet, to a data set of shards.
+
+It says which of the two is given, and refuses options of the other; the work is done by `shard_images`, `shard_table`.
+"""
 
 from __future__ import annotations
 
-import os
-import time
-from contextlib import closing
-from enum import StrEnum
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
-from forebay.cache import BucketDestination, is_url, open_place, parse_size, public_name
-from forebay.cli.checked_images import BadImage, ImageWork, checked_images
-from forebay.cli.console import counted, error_console, print_json, progress_bar
-from forebay.cli.shard_report import Told, print_report
-from forebay.cli.shard_resume import plan_resume
+from forebay.cache import is_table, is_url, parse_size, public_name
+from forebay.cli.console import error_console, print_json
+from forebay.cli.shard_images import Check, Jpeg, Media, missing_transcoder, write_images
+from forebay.cli.shard_report import print_report
+from forebay.cli.shard_table import print_table_report, write_table
+from forebay.cli.table_pass import SchemaChange
 from forebay.errors import ConfigError
-from forebay.sharding import (
-    ImageFolder,
-    ShardWriter,
-    can_transcode,
-    list_class_folders,
-    list_labelled_images,
-    make_addressable,
-    printable,
-    valid_text,
-)
+from forebay.sharding import Kind, find_kind, list_class_folders, list_labelled_images
 
-__all__ = ["Check", "Jpeg", "shard", "write_images"]
-
-
-class Check(StrEnum):
-    """How closely each image is looked at before it is stored."""
-
-    DECODE = "decode"
-    HEADER = "header"
-    NONE = "none"
-
-
-class Jpeg(StrEnum):
-    """How JPEGs are stored."""
-
-    ADDRESSABLE = "addressable"
-    ORIGINAL = "original"
+__all__ = ["shard"]
 
 
 def shard(
-    src: Annotated[Path, typer.Argument(help="Folder of class folders of images, or of images named in --labels.")],
+    src: Annotated[
+        str,
+        typer.Argument(
+            help="Folder of class folders of images, audio or video files, or of files named in --labels. Or a table: "
+            "a Parquet file, a folder or tree of them, a glob or a URL."
+        ),
+    ],
     dst: Annotated[
         str,
         typer.Argument(
@@ -59,6 +42,10 @@ def shard(
     ],
     labels: Annotated[
         Path | None, typer.Option(help="CSV (with a header) or JSONL with `file`, `label` and further columns to keep.")
+    ] = None,
+    media: Annotated[
+        Media | None,
+        typer.Option(help="What is stored, where a folder holds several.", show_default="what the folder holds"),
     ] = None,
     jpeg: Annotated[
         Jpeg | None,
@@ -72,45 +59,122 @@ def shard(
         bool, typer.Option("--resume", help="Go on with a write that was stopped; what it stored is kept as it is.")
     ] = False,
     check: Annotated[
-        Check,
+        Check | None,
         typer.Option(
-            help="Leave out images that do not decode whole; have no image header (faster); or none but empty files."
+            help="Leave out files that do not decode whole (of a video: its first frame and its last); that have no "
+            "header of a known format (faster); or none but empty files.",
+            show_default="decode",
         ),
-    ] = Check.DECODE,
+    ] = None,
     workers: Annotated[
         int | None,
         typer.Option(
             min=0,
-            help="Processes that read, check and transcode; 0 works in this one.",
+            help="Processes that read, check and transcode; 0 works in this one. Of a table threads, at least 1.",
             show_default="the cores there are",
         ),
     ] = None,
+    table_transform: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODULE:FUNCTION",
+            help="Of a table: a function of a pyarrow.RecordBatch (or a polars or pandas frame, by its annotation). It "
+            "may drop and add rows and columns.",
+        ),
+    ] = None,
+    column: Annotated[
+        list[str] | None, typer.Option(help="Of a table: a column to read, or several; if none, all.")
+    ] = None,
+    schema_change: Annotated[
+        SchemaChange, typer.Option(help="Of a table: what may differ between the files' schemas.")
+    ] = "error",
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
 ) -> None:
-    """Turn a folder of images into a data set of shards, in a folder or a bucket.
+    """Turn a folder of images, audio or video files, or a table of Parquet, into shards, in a folder or a bucket.
 
-    Each folder in SRC is a class; image, label (with the classes' names) and name of every image are stored. Images
-    that cannot be read are left out and listed at the end. The same images and settings give the same bytes and
-    fingerprint on any machine, with any number of workers.
+    Each folder in SRC is a class; image (audio, video), label (with the classes' names) and name of every file are
+    stored. Files that cannot be read are left out and listed at the end. The same files and settings give the same
+    bytes and fingerprint on any machine, with any number of workers.
 
     JPEGs become crop-addressable: the same picture to every decoder, with marks that let a crop find its part, for up
     to 3 % more bytes. Those that cannot, and images of other formats, are stored as they came.
 
-    For example: `forebay shard photos/train shards/train`, `forebay shard photos/train s3://bucket/train`
+    Of a table each row is a sample, in the order of the files: numbers, texts and bytes as they are, lists of numbers
+    as tensors. A null, or a column of another type, is refused by name. Tables can be read in place too; shards of them
+    are for functions that change the number of rows.
+
+    For example: `forebay shard photos/train shards/train`, `forebay shard photos/train s3://bucket/train`,
+    `forebay shard clicks/ shards/clicks --table-transform features:sessions`
     """
-    if not is_url(dst) and Path(dst).resolve().is_relative_to(src.resolve()):
-        raise ConfigError(f"{dst} lies within {src}, and its shards would be taken for images; write elsewhere")
+    table = table_transform is not None or (labels is None and (is_url(src) or is_table(src)))
+    others: dict[str, object] = {"--table-transform": table_transform, "--column": column}
+    if schema_change != "error":
+        others["--schema-change"] = schema_change
+    if table:
+        others = {"--labels": labels, "--media": media, "--jpeg": jpeg, "--check": check}
+    for option, value in others.items():
+        if value is not None:
+            raise ConfigError(
+                f"{option} is for {'images' if table else 'tables'}, and {public_name(src) if is_url(src) else src} is "
+                f"read as {'a table of Parquet files' if table else 'a folder of images'}; leave it out"
+            )
     shard_nbytes = parse_size(shard_size)
-    if missing := _missing_transcoder():
-        if jpeg is Jpeg.ADDRESSABLE:
-            raise ConfigError(f"--jpeg=addressable cannot be done: {missing}")
-        if jpeg is None:
-            error_console.print(f"[yellow]JPEGs are stored as they came:[/] {escape(missing)}", soft_wrap=True)
-    folder = list_class_folders(src) if labels is None else list_labelled_images(src, labels)
+    with _telling_what_stays(dst):
+        if table:
+            report = write_table(
+                src,
+                dst,
+                columns=column or None,
+                transform=table_transform,
+                schema_change=schema_change,
+                shard_nbytes=shard_nbytes,
+                resume=resume,
+                workers=workers,
+            )
+        else:
+            if not is_url(dst) and Path(dst).resolve().is_relative_to(Path(src).resolve()):
+                raise ConfigError(f"{dst} lies within {src}, and its shards would be taken for images; write elsewhere")
+            kind = find_kind(Path(src)) if media is None else Kind(media.value)
+            if kind is Kind.IMAGE:
+                _tell_transcoder(jpeg)
+            elif jpeg is not None:
+                raise ConfigError(
+                    f"--jpeg={jpeg.value} is for images, and {src} is stored as {kind.value}; leave it out"
+                )
+            folder = list_class_folders(src, kind) if labels is None else list_labelled_images(src, labels, kind)
+            report = write_images(
+                folder,
+                dst,
+                shard_nbytes=shard_nbytes,
+                resume=resume,
+                check=check or Check.DECODE,
+                jpeg=jpeg,
+                workers=workers,
+            )
+    if json:
+        print_json(report)
+    elif table:
+        print_table_report(report)
+    else:
+        print_report(report)
+
+
+def _tell_transcoder(jpeg: Jpeg | None) -> None:
+    """Say, or refuse, that JPEGs cannot be made addressable."""
+    missing = missing_transcoder()
+    if missing is None:
+        return
+    if jpeg is Jpeg.ADDRESSABLE:
+        raise ConfigError(f"--jpeg=addressable cannot be done: {missing}")
+    if jpeg is None:
+        error_console.print(f"[yellow]JPEGs are stored as they came:[/] {escape(missing)}", soft_wrap=True)
+
+
+@contextmanager
+def _telling_what_stays(dst: str) -> Iterator[None]:
+    """On Ctrl-C, say that the write can be resumed."""
     try:
-        report = write_images(
-            folder, dst, shard_nbytes=shard_nbytes, resume=resume, check=check, jpeg=jpeg, workers=workers
-        )
+        yield
     except KeyboardInterrupt:
         if is_url(dst) or any(Path(dst).glob("*.arrow")):
             where = escape(public_name(dst) if is_url(dst) else dst)
@@ -118,110 +182,3 @@ def shard(
                 f"the shards that are whole stay in {where}; --resume goes on after them", soft_wrap=True
             )
         raise
-    if json:
-        print_json(report)
-    else:
-        print_report(report)
-
-
-def write_images(
-    folder: ImageFolder,
-    dst: Path | str,
-    *,
-    shard_nbytes: int = 64 << 20,
-    resume: bool = False,
-    check: Check = Check.DECODE,
-    jpeg: Jpeg | None = None,
-    workers: int | None = None,
-) -> dict[str, Any]:
-    """Store the good images of a folder as a data set, with a progress bar; return what `forebay shard --json` prints.
-
-    Args:
-        folder: what to store, in this order.
-        dst: folder or URL of the data set.
-        shard_nbytes: size at which a shard is closed.
-        resume: go on with a write that was stopped.
-        check: how closely each image is looked at.
-        jpeg: how JPEGs are stored; None for addressable where this installation can.
-        workers: processes that read, check and transcode; None for the cores that this one may use, 0 for none.
-
-    Raises:
-        ConfigError: the destination is not empty, no image is good, or a write is resumed that stored JPEGs otherwise.
-        SourceError: the destination cannot be written, or a worker process was lost.
-    """
-    if jpeg is None:
-        jpeg = Jpeg.ADDRESSABLE if can_transcode() else Jpeg.ORIGINAL
-    if workers is None:
-        workers = len(os.sched_getaffinity(0))
-    work = ImageWork(root=folder.root, check=check, addressable=jpeg is Jpeg.ADDRESSABLE)
-    started = time.monotonic()
-    with ShardWriter(
-        BucketDestination(dst) if isinstance(dst, str) and is_url(dst) else dst,
-        {"image": "image", **folder.columns, "name": "str"},
-        classes=folder.classes,
-        shard_nbytes=shard_nbytes,
-        batch_nbytes=min(1 << 20, shard_nbytes),
-        settings={"check": check.value, "jpeg": jpeg.value},
-        resume=resume,
-    ) as writer:
-        told = _write(folder, writer, work, workers)
-    seconds = time.monotonic() - started
-    data = open_place(dst)
-    return {
-        "path": data.name,
-        "fingerprint": data.fingerprint,
-        "rows": data.rows,
-        "shards": data.num_shards,
-        "nbytes": data.manifest.nbytes,
-        "classes": list(data.schema["label"].classes or ()),
-        "ignored_files": folder.ignored,
-        "unlabelled_images": folder.unlabelled,
-        "bad_images": [{"file": printable(image.path), "reason": image.reason} for image in told.bad],
-        "jpeg": told.jpegs(jpeg.value),
-        "seconds": round(seconds, 3),
-        "files_per_s": round(told.images / seconds, 1),
-        "megabytes_per_s": round(told.source_nbytes / 1e6 / seconds, 1),
-    }
-
-
-def _missing_transcoder() -> str | None:
-    """What to install before JPEGs can be made addressable; None when they can."""
-    if can_transcode():
-        return None
-    try:
-        make_addressable(b"")
-    except ConfigError as error:
-        return str(error)
-    return None
-
-
-def _write(folder: ImageFolder, writer: ShardWriter, work: ImageWork, workers: int) -> Told:
-    """Store what is good, and count what becomes of each image."""
-    told = Told()
-    plan = plan_resume(folder.images, list(writer.read_done("name")))
-    bars = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[speed]}"), TimeRemainingColumn())
-    with (
-        progress_bar("sharding", *bars) as progress,
-        closing(checked_images([*plan.found_bad, *plan.new], work, workers=workers)) as checked,
-    ):
-        task = progress.add_task("", total=len(folder.images), completed=writer.rows_done, speed="")
-        started = time.monotonic()
-        for image, result in checked:
-            if isinstance(result, BadImage):
-                told.bad.append(result)
-            elif told.images < len(plan.found_bad):
-                raise ConfigError(
-                    f"{printable(image.path)} of {folder.root} was left out by the write to be resumed, and is good "
-                    f"now: it is new, has changed, or that write had a stricter --check; undo that, or write anew"
-                )
-            else:
-                told.add(result)
-                writer.write({"image": result.data, **image.values, "name": valid_text(image.path)})
-            told.images += 1
-            seconds = max(time.monotonic() - started, 1e-3)
-            speed = f"{told.images / seconds:,.0f} files/s, {told.source_nbytes / 1e6 / seconds:,.0f} MB/s"
-            progress.update(task, advance=1, speed=speed)
-    if len(told.bad) == len(folder.images):
-        reasons = "; ".join(f"{printable(image.path)}: {image.reason}" for image in told.bad[:3])
-        raise ConfigError(f"of {counted(len(told.bad), 'image')} in {folder.root} none is good: {reasons}")
-    return told

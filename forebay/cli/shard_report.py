@@ -12,7 +12,7 @@ from forebay.cli.checked_images import BadImage, CheckedImage
 from forebay.cli.console import console, counted, error_console
 from forebay.cli.inspect import human_size
 
-__all__ = ["Told", "print_report"]
+__all__ = ["Told", "noun_of", "print_report"]
 
 _REASONS_TOLD = 8
 
@@ -53,10 +53,15 @@ class Told:
         }
 
 
+def noun_of(kind: str) -> str:
+    """What one file of a kind is called."""
+    return {"audio": "recording"}.get(kind, kind)
+
+
 def print_report(report: dict[str, Any]) -> None:
     """Print in sentences what `--json` gives as an object."""
-    bad = report["bad_images"]
-    images, shards = counted(report["rows"], "image"), counted(report["shards"], "shard")
+    bad, noun = report["bad_images"], noun_of(report["media"])
+    images, shards = counted(report["rows"], noun), counted(report["shards"], "shard")
     if report["classes"]:
         images += f" in {len(report['classes']):,} class{'es' if len(report['classes']) != 1 else ''}"
     speed = f"{report['files_per_s']:,.0f} files/s, {report['megabytes_per_s']:,.0f} MB/s"
@@ -64,13 +69,13 @@ def print_report(report: dict[str, Any]) -> None:
     console.print(f"{escape(report['path'])}: fingerprint {report['fingerprint']}", soft_wrap=True)
     _print_jpegs(report["jpeg"])
     if report["ignored_files"]:
-        error_console.print(f"{counted(report['ignored_files'], 'file')} left out: no image by its name")
+        error_console.print(f"{counted(report['ignored_files'], 'file')} left out: no {noun} by its name")
     if report["unlabelled_images"]:
         error_console.print(
-            f"[yellow]{counted(report['unlabelled_images'], 'image')} left out: not named by the labels[/]"
+            f"[yellow]{counted(report['unlabelled_images'], noun)} left out: not named by the labels[/]"
         )
     if bad:
-        error_console.print(f"[bold yellow]{counted(len(bad), 'bad image')} left out:[/]")
+        error_console.print(f"[bold yellow]{counted(len(bad), f'bad {noun}')} left out:[/]")
         for image in bad:
             error_console.print(f"  {escape(image['file'])}: {escape(image['reason'])}", soft_wrap=True)
 

@@ -1,4 +1,4 @@
-"""One pass over a table's rows by a few threads, with a bar: what `forebay stats` and `forebay vocab` do.
+"""One pass over a table's rows by a few threads, with a bar: what `forebay stats`, `vocab` and `shard` do.
 
 It reads each row group once and holds a few units at a time; what is done with them is the command's.
 """
@@ -8,8 +8,9 @@ from __future__ import annotations
 import itertools
 import os
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from typing import Literal, Protocol, Self, TypeVar
 
 import pyarrow as pa
@@ -19,10 +20,11 @@ from forebay.cache import open_table
 from forebay.cli.console import progress_bar
 from forebay.sharding import ParquetDataset, ParquetTable, UnitReader
 
-__all__ = ["SchemaChange", "Taker", "open_for_pass", "take_all"]
+__all__ = ["SchemaChange", "Taker", "done_in_order", "open_for_pass", "take_all"]
 
 SchemaChange = Literal["error", "promote"]
 TakerT = TypeVar("TakerT", bound="Taker")
+Result = TypeVar("Result")
 
 
 def open_for_pass(path: str, schema_change: SchemaChange) -> ParquetTable:
@@ -74,19 +76,29 @@ def take_all(title: str, table: ParquetTable, columns: Sequence[str], taker: Tak
     bars = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     with (
         progress_bar(title, *bars) as progress,
-        ThreadPoolExecutor(threads, thread_name_prefix="forebay-pass") as pool,
+        closing(done_in_order(read, firsts if columns else (), threads)) as parts,
     ):
         task = progress.add_task("", total=data.rows)
-        waiting: deque[Future[tuple[int, TakerT]]] = deque()
-        ahead = iter(firsts if columns else ())
+        for rows, part in parts:
+            taker.merge(part)
+            progress.advance(task, rows)
+    return int(table.facts.group_rows.sum())
+
+
+def done_in_order(work: Callable[[int], Result], units: Iterable[int], threads: int) -> Generator[Result]:
+    """What `work` gives of each unit, in their order, by some threads that are one unit ahead of the last result.
+
+    Close it, to end the threads.
+    """
+    with ThreadPoolExecutor(threads, thread_name_prefix="forebay-pass") as pool:
+        waiting: deque[Future[Result]] = deque()
+        ahead = iter(units)
         try:
             while True:
-                waiting += [pool.submit(read, first) for first in itertools.islice(ahead, threads + 1 - len(waiting))]
+                waiting += [pool.submit(work, unit) for unit in itertools.islice(ahead, threads + 1 - len(waiting))]
                 if not waiting:
-                    return int(table.facts.group_rows.sum())
-                rows, part = waiting.popleft().result()
-                taker.merge(part)
-                progress.advance(task, rows)
+                    return
+                yield waiting.popleft().result()
         finally:
             for future in waiting:
                 future.cancel()

@@ -27,7 +27,11 @@ _TOLD = 20
 def verify(
     path: Annotated[str, typer.Argument(help="Folder or URL of a data set.")],
     decode: Annotated[
-        bool, typer.Option("--decode", help="Also decode every image and mask, and list those that do not.")
+        bool,
+        typer.Option(
+            "--decode",
+            help="Also decode every image, mask and recording, and the ends of every video; list those that do not.",
+        ),
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
 ) -> None:
@@ -57,7 +61,8 @@ def verify(
         "problems": [asdict(problem) for problem in problems],
     }
     if decode:
-        report["pictures"] = data.rows * len(picture_columns(data)) if data is not None else 0
+        report["pictures"] = data.rows * len(media_columns(data)) if data is not None else 0
+        report["media"] = media_words(data) if data is not None else ""
         report["undecodable"] = [asdict(problem) for problem in undecodable]
     if json:
         print_json(report)
@@ -86,8 +91,22 @@ def picture_columns(data: StoredDataset) -> list[Column]:
     return [column for column in data.schema if column.kind in (Kind.IMAGE, Kind.MASK)]
 
 
+def media_columns(data: StoredDataset) -> list[Column]:
+    """The columns that hold what is decoded: images, masks, recordings, videos."""
+    return [column for column in data.schema if column.kind in (Kind.IMAGE, Kind.MASK, Kind.AUDIO, Kind.VIDEO)]
+
+
+def media_words(data: StoredDataset) -> str:
+    """What is decoded of a data set, in words."""
+    kinds = {column.kind for column in data.schema}
+    heard = [word for kind, word in ((Kind.AUDIO, "recordings"), (Kind.VIDEO, "videos")) if kind in kinds]
+    seen = ["images", "masks"] if kinds & {Kind.IMAGE, Kind.MASK} or not heard else []
+    *others, last = [*seen, *heard]
+    return f"{', '.join(others)} and {last}" if others else last
+
+
 def find_undecodable(data: StoredDataset, *, progress: Callable[[int], None]) -> Iterator[Problem]:
-    """The images and masks that do not decode; in threads, in order.
+    """The images, masks, recordings and videos that do not decode; in threads, in order.
 
     Those whose bytes are damaged or cannot be read are left out: `verify_dataset` tells them.
 
@@ -95,7 +114,7 @@ def find_undecodable(data: StoredDataset, *, progress: Callable[[int], None]) ->
         data: an opened data set.
         progress: called with a number of rows that are done.
     """
-    columns = picture_columns(data)
+    columns = media_columns(data)
     for shard in range(data.num_shards):
         try:
             reader = data.open_shard(shard, [column.name for column in columns])
@@ -110,13 +129,18 @@ def find_undecodable(data: StoredDataset, *, progress: Callable[[int], None]) ->
 
 
 def _decode_row(reader: ShardReader, columns: list[Column], row: int) -> list[Problem]:
-    from forebay.loader import decode_image, decode_mask  # imports torch
+    from forebay.loader import check_audio, check_video, decode_image, decode_mask  # imports torch
 
+    decoders: dict[Kind, Callable[[memoryview], object]] = {
+        Kind.IMAGE: decode_image,
+        Kind.MASK: decode_mask,
+        Kind.AUDIO: check_audio,
+        Kind.VIDEO: check_video,
+    }
     problems = []
     for column in columns:
-        decode: Callable[[memoryview], object] = decode_image if column.kind is Kind.IMAGE else decode_mask
         try:
-            decode(reader.read(row, column.name))
+            decoders[column.kind](reader.read(row, column.name))
         except SourceError:
             continue
         except DecodeError as error:
@@ -145,14 +169,14 @@ def _print_report(report: dict[str, Any], problems: list[Problem], undecodable: 
         console.print(f"{path} is whole: {counts}, every checksum holds")
     elif "pictures" in report:
         told = (
-            f"all {report['pictures']:,} images and masks decode" if report["pictures"] else "and it holds no pictures"
+            f"all {report['pictures']:,} {report['media']} decode" if report["pictures"] else "and it holds no pictures"
         )
         console.print(f"[green]{path} is whole[/]: {counts}, every checksum holds, {told}")
     else:
         console.print(f"[green]{path} is whole[/]: {counts}, every checksum holds")
     if undecodable:
         error_console.print(
-            f"[bold red]{len(undecodable):,} of {report['pictures']:,} images and masks do not decode[/], and their "
+            f"[bold red]{len(undecodable):,} of {report['pictures']:,} {report['media']} do not decode[/], and their "
             "bytes are those that were written: write the data set anew without them (`forebay shard` leaves them out "
             'unless --check says otherwise), or train with on_error="skip"',
             soft_wrap=True,

@@ -10,6 +10,7 @@
  * number of pixels too. ITU-T T.81 (1992), annex B. */
 
 #define PY_SSIZE_T_CLEAN
+#define XXH_INLINE_ALL
 #include <Python.h>
 
 #include <errno.h>
@@ -23,8 +24,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <jpeglib.h>
+#include <xxhash.h>
 
 #include "header.h"
 #include "memory.h"
@@ -67,6 +70,9 @@ typedef struct {
     const u8 *table;          /* NULL: uint8 as it is; else 3 x 256 values of `itemsize` bytes */
     int itemsize;
     int64_t max_pixels;
+    int exact;                /* pixels are those of a whole decoded picture, never of one that was decoded smaller */
+    const Job *head_jobs;     /* of decoded samples that are not stored: from the encoded picture to their pixels */
+    struct Stored *stored;    /* or NULL: sources are encoded, else see decoded.h */
     struct Gate *gate;        /* or NULL */
     atomic_int next, has_left; /* the next image, and whether the gate is open again */
 } Batch;
@@ -84,7 +90,7 @@ typedef struct Context {
     struct error_state errors;
     struct jpeg_progress_mgr progress;
     int made;
-    Block head, rows, narrow, upright;
+    Block head, rows, narrow, upright, pixels;
     Taps across, down;
     Scan scan;
     struct Context *below;
@@ -125,6 +131,7 @@ static void free_context(Context *c) {
     release(&c->rows);
     release(&c->narrow);
     release(&c->upright);
+    release(&c->pixels);
     release(&c->across.block);
     release(&c->down.block);
     free(c);
@@ -147,7 +154,7 @@ static int create_decoder(Context *c) {
 }
 
 static size_t context_nbytes(const Context *c) {
-    return c->head.size + c->scan.bytes.size + c->scan.list.size + c->rows.size + c->narrow.size + c->upright.size + c->across.block.size + c->down.block.size;
+    return c->head.size + c->scan.bytes.size + c->scan.list.size + c->rows.size + c->narrow.size + c->upright.size + c->pixels.size + c->across.block.size + c->down.block.size;
 }
 
 /* ---- one image ----------------------------------------------------------------------------------------------------- */
@@ -403,7 +410,7 @@ static enum status make_one(Context *c, const Batch *b, int i) {
     Axis y, x;
     if (!stored_axes(b, job, &y, &x))
         return CAREFUL;
-    int divisor = choose_divisor(&h, &y, &x);
+    int divisor = b->exact ? 1 : choose_divisor(&h, &y, &x);
     if (!make_taps(&c->across, x.window, x.length, divisor, x.scaled, x.crop, x.out) ||
         !make_taps(&c->down, y.window, y.length, divisor, y.scaled, y.crop, y.out))
         return OUT_OF_MEMORY;
@@ -457,6 +464,8 @@ static enum status make_one(Context *c, const Batch *b, int i) {
     return OK;
 }
 
+#include "decoded.h"
+
 /* ---- a batch, by several threads ----------------------------------------------------------------------------------- */
 
 typedef struct {
@@ -478,7 +487,7 @@ static void *work(void *argument) {
     Gate *gate = batch->gate;
     int i;
     while (!(gate && atomic_load(&gate->cancelled)) && (i = atomic_fetch_add(&batch->next, 1)) < batch->count)
-        batch->status[i] = (int32_t)make_one(worker->context, batch, i);
+        batch->status[i] = (int32_t)(batch->stored ? make_decoded : make_one)(worker->context, batch, i);
     if (gate && !atomic_exchange(&batch->has_left, 1))
         sem_post(&gate->free);
     return NULL;
@@ -549,13 +558,15 @@ static PyObject *py_cancel(PyObject *module, PyObject *capsule) {
 
 static PyObject *py_decode(PyObject *module, PyObject *args) {
     (void)module;
-    PyObject *heads, *bodies, *jobs_object, *out_object, *table_object, *status_object, *gate_object;
+    PyObject *heads, *bodies, *jobs_object, *out_object, *table_object, *status_object, *gate_object, *head_jobs_object,
+        *stored_object;
+    head_jobs_object = stored_object = Py_None;
     Batch batch = {0};
     int threads;
     long long max_pixels;
-    if (!PyArg_ParseTuple(args, "OOOOiiOiOLiO", &heads, &bodies, &jobs_object, &out_object, &batch.height, &batch.width,
+    if (!PyArg_ParseTuple(args, "OOOOiiOiOLiO|pOO", &heads, &bodies, &jobs_object, &out_object, &batch.height, &batch.width,
                           &table_object, &batch.itemsize, &status_object, &max_pixels, &threads,
-                          &gate_object))
+                          &gate_object, &batch.exact, &head_jobs_object, &stored_object))
         return NULL;
     Py_ssize_t count = PySequence_Size(heads);
     if (count < 0)
@@ -571,7 +582,7 @@ static PyObject *py_decode(PyObject *module, PyObject *args) {
     if (threads > count)
         threads = count ? (int)count : 1;
     PyObject *result = NULL;
-    Py_buffer jobs = {0}, out = {0}, table = {0}, status = {0};
+    Py_buffer jobs = {0}, out = {0}, table = {0}, status = {0}, head_jobs = {0}, stored = {0};
     Py_buffer *views = PyMem_Calloc(2 * (size_t)count + 1, sizeof *views);
     Source *sources = PyMem_Calloc((size_t)count + 1, sizeof *sources);
     Worker *workers = PyMem_Calloc((size_t)threads, sizeof *workers);
@@ -587,6 +598,9 @@ static PyObject *py_decode(PyObject *module, PyObject *args) {
         !get_buffer(status_object, &status, PyBUF_WRITABLE, count * (Py_ssize_t)sizeof(int32_t), "status") ||
         (table_object != Py_None &&
          !get_buffer(table_object, &table, PyBUF_SIMPLE, 768 * (Py_ssize_t)batch.itemsize, "table")) ||
+        (stored_object != Py_None &&
+         (!get_buffer(stored_object, &stored, PyBUF_WRITABLE, count * (Py_ssize_t)sizeof(Stored), "stored") ||
+          !get_buffer(head_jobs_object, &head_jobs, PyBUF_SIMPLE, count * (Py_ssize_t)sizeof(Job), "head_jobs"))) ||
         (gate_object != Py_None && !(batch.gate = PyCapsule_GetPointer(gate_object, GATE))))
         goto done;
     if (!table.obj && batch.itemsize != 1) {
@@ -638,6 +652,8 @@ static PyObject *py_decode(PyObject *module, PyObject *args) {
     batch.out = out.buf;
     batch.count = (int)count;
     batch.table = table.obj ? table.buf : NULL;
+    batch.head_jobs = head_jobs.buf;
+    batch.stored = stored.obj ? stored.buf : NULL;
     batch.max_pixels = max_pixels;
     Py_BEGIN_ALLOW_THREADS
     run_batch(workers, contexts);
@@ -663,6 +679,10 @@ done:
         PyBuffer_Release(&table);
     if (status.obj)
         PyBuffer_Release(&status);
+    if (head_jobs.obj)
+        PyBuffer_Release(&head_jobs);
+    if (stored.obj)
+        PyBuffer_Release(&stored);
     PyMem_Free(views);
     PyMem_Free(sources);
     PyMem_Free(workers);
@@ -733,7 +753,7 @@ static PyObject *py_vectors(PyObject *module, PyObject *args) {
 static PyMethodDef methods[] = {
     {"decode", py_decode, METH_VARARGS,
      "decode(heads, bodies, jobs, out, height, width, table, itemsize, status, max_pixels, threads, "
-     "gate)\n\nMake a batch; see kernel.py. Releases the GIL once."},
+     "gate, exact, head_jobs, stored)\n\nMake a batch; see kernel.py. Releases the GIL once."},
     {"gate", py_gate, METH_NOARGS, "A gate that lets one batch at a time through."},
     {"cancel", py_cancel, METH_O, "cancel(gate)\n\nLet what is at the gate, or through it, take no further image."},
     {"frames", py_frames, METH_VARARGS,

@@ -102,6 +102,8 @@ def test_data_sets_are_listed_with_where_they_came_from_and_who_reads_them(cache
             "nbytes": int(data.shard_nbytes.sum()),
             "shards_of_data": 6,
             "positions": [0.5],
+            "decoded_files": 0,
+            "decoded_nbytes": 0,
         }
     ]
     text = run("ls", cache)

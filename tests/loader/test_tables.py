@@ -216,15 +216,15 @@ def test_a_file_that_is_deleted_during_the_run_is_named(table: Path, tmp_path: P
             pass
 
 
-def test_a_window_that_no_memory_holds_is_refused_with_one_that_fits(
-    table: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr("forebay.loader.tables_room.MEMORY_NBYTES", 8_000_000)
-    with pytest.raises(ConfigError, match=r"window=\d") as raised:
-        loader(table)
-    assert len(list(loader(table, window=raised.value.fitting))) == -(-ROWS // 64)
-    loader(table, of={"cache": f"{tmp_path / 'cache'}:1GB"})
-    loader(table, shuffle=False)
+def test_a_window_that_no_memory_holds_is_refused_with_one_that_fits(table: Path, tmp_path: Path) -> None:
+    of: dict[str, Any] = {"memory_nbytes": 8_000_000}
+    with pytest.raises(ConfigError, match=r"window=\d.*larger memory_nbytes") as raised:
+        loader(table, of=of)
+    assert len(list(loader(table, of=of, window=raised.value.fitting))) == -(-ROWS // 64)
+    loader(table, of=of | {"cache": f"{tmp_path / 'cache'}:1GB"})
+    loader(table, of=of, shuffle=False)
+    with pytest.raises(ConfigError, match="memory_nbytes=0"):
+        loader(table, of={"memory_nbytes": 0})
 
 
 @pytest.mark.parametrize("option", [{"on_error": "skip"}, {"decode": "library"}, {"max_bad": 3}])

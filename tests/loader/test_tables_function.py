@@ -10,7 +10,8 @@ import pyarrow.compute as pc
 import pytest
 
 from forebay.errors import ConfigError, SampleError, SchemaError
-from forebay.loader.tables_function import UnitFunction, function_identity
+from forebay.loader.function_identity import function_identity
+from forebay.loader.tables_function import UnitFunction
 
 TABLE = pa.table({"a": [1, 2, 3]})
 FACTOR = 2
