@@ -104,8 +104,6 @@ class ShardDataset(Dataset[dict[str, Any]]):
     ) -> None:
         if orientation not in ("apply", "ignore"):
             raise ConfigError(f'orientation={orientation!r}; give "apply" or "ignore"')
-        if path is None:
-            raise ConfigError("ShardDataset(None): give the folder or the URL of a data set")
         if transforms is not None and not isinstance(transforms, Mapping):
             raise ConfigError(
                 f"transforms={transforms!r:.200}; give what makes each output, by its name: "
@@ -250,9 +248,15 @@ class ShardDataset(Dataset[dict[str, Any]]):
     @overload
     def __getitem__(self, index: int) -> dict[str, Any]: ...
     def __getitem__(self, index: int | Sequence[int]) -> dict[str, Any] | list[dict[str, Any]]:
-        if np.ndim(index):
-            return self.__getitems__([operator.index(i) for i in cast("Sequence[int]", index)])
-        return self.__getitems__([operator.index(cast("int", index))])[0]
+        try:
+            if np.ndim(index):
+                return self.__getitems__([operator.index(i) for i in cast("Sequence[int]", index)])
+            number = operator.index(cast("int", index))
+        except TypeError as error:
+            raise TypeError(
+                f"sample {index!r:.200} of {self.data.name}: give a whole number, or a list of them"
+            ) from error
+        return self.__getitems__([number])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         """The samples at `indices`, in that order; torch's DataLoader asks for a whole batch this way."""

@@ -28,9 +28,11 @@ def find_data(
         for_tables: names of the options that were given and that only tables have.
 
     Raises:
-        ConfigError: some were given, and these are shards.
+        ConfigError: some were given, and these are shards; or `path` is no place.
         ManifestError, SourceError: as `open_or_find`.
     """
+    if not isinstance(path, str | os.PathLike | Sequence) and not hasattr(path, "open"):
+        raise ConfigError(f"ShardDataset({path!r:.200}): give a folder, a file, a URL or a list of Parquet files")
     if kind == "parquet" or (kind == "auto" and is_table(path)):
         return find_files(path, remote)
     of_list = not isinstance(path, str | os.PathLike) and not hasattr(path, "open")

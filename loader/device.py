@@ -18,11 +18,14 @@ def resolve_device(device: torch.device | str | None) -> torch.device | None:
     """The device that batches go to; None leaves them where they are made.
 
     Raises:
-        ConfigError: a CUDA device where there is none.
+        ConfigError: a CUDA device where there is none, or what torch knows no device by.
     """
     if device is None:
         return None
-    wanted = torch.device(device)
+    try:
+        wanted = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise ConfigError(f"device={device!r:.200} is no device that torch knows; give one such as 'cuda:0'") from error
     if wanted.type == "cuda":
         if not torch.cuda.is_available():
             raise ConfigError(f"device={str(wanted)!r}, but torch sees no CUDA device; leave device out, or use 'cpu'")

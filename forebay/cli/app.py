@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import signal
 import sys
+from importlib.metadata import version
 from types import FrameType
+from typing import Annotated
 
 import typer
 from rich.markup import escape
 
 from forebay.cli.bench import bench_app
 from forebay.cli.cache import cache_app
-from forebay.cli.console import error_console
+from forebay.cli.console import console, error_console
 from forebay.cli.demo import demo
 from forebay.cli.doctor import doctor
 from forebay.cli.inspect import inspect
@@ -41,6 +43,20 @@ app.command()(vocab)
 app.command()(doctor)
 app.add_typer(cache_app, name="cache")
 app.add_typer(bench_app, name="bench")
+
+
+def _tell_version(wanted: bool) -> None:
+    if wanted:
+        console.print(f"forebay {version('forebay')}", highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    _: Annotated[
+        bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None: ...
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ import pkgutil
 import subprocess
 import sys
 import tomllib
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -77,3 +78,9 @@ def test_the_face_says_what_it_has() -> None:
     with pytest.raises(AttributeError, match="ShardDataset"):
         _ = forebay.Dataset
     assert set(forebay.__all__) <= set(dir(forebay))
+
+
+def test_the_command_line_says_which_version_it_is() -> None:
+    forebay = Path(sys.executable).with_name("forebay")
+    done = subprocess.run([forebay, "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"forebay {version('forebay')}\n"

@@ -326,7 +326,23 @@ def test_it_is_a_map_style_data_set_too(pictures: Path) -> None:
     assert not torch.equal(data[5]["image"], sample["image"])
     with pytest.raises(IndexError, match="97"):
         data[97]
+    wrong: Any
+    for wrong in ("5", 2.5, [1, "2"], None):
+        with pytest.raises(TypeError, match=r"sample .* of .*: give a whole number"):
+            data[wrong]
     data.close()
+
+
+@pytest.mark.parametrize("place", [None, 3, {"a": 1}])
+def test_what_is_no_place_is_refused(place: Any) -> None:
+    with pytest.raises(ConfigError, match="give a folder, a file, a URL or a list"):
+        ShardDataset(place)
+
+
+@pytest.mark.parametrize("device", ["cdua", 3.5, "cuda:x"])
+def test_what_is_no_device_is_refused(pictures: Path, device: Any) -> None:
+    with pytest.raises(ConfigError, match=r"is no device that torch knows|sees no CUDA device"):
+        DataLoader(dataset(pictures), device=device)
 
 
 def test_it_works_in_torchs_own_loader_with_processes(pictures: Path) -> None:
