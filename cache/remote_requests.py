@@ -119,6 +119,14 @@ class Requester:
         """
         return self.run(lambda: self.keep_trying(path, lambda: self.transport.size(path)), interrupts)
 
+    def start(self, path: str, nbytes: int) -> memoryview:
+        """The first bytes of a file, fewer where it is shorter.
+
+        Raises:
+            SourceError: as `fetch`.
+        """
+        return self.run(lambda: self.keep_trying(path, lambda: self.transport.get(path, 0, nbytes)), None)
+
     def listed(self) -> dict[str, int]:
         """Paths and sizes of the files there.
 

@@ -68,6 +68,11 @@ class RemoteSource(FarSource):
         _check_path(path, self.name)
         return RemoteFile(self.fetcher, path, nbytes)
 
+    def read_start(self, path: str, nbytes: int) -> memoryview:
+        """See `FarSource.read_start`."""
+        _check_path(path, self.name)
+        return self.requester.start(path, nbytes)
+
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._url, self.config)
 

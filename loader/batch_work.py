@@ -1,7 +1,7 @@
 """What is done to one batch on its way: read, decode, make, assemble. It knows no threads; the engine has them.
 
-A batch is filled by one thread, decoded as a whole by another, what is left of it is made by any number of them, each
-sample in its own place, and it is assembled by one.
+Batches are planned one after the other. Each is filled by one thread, decoded as a whole by another, what is left of
+it is made by any number of them, each sample in its own place, and it is assembled by one.
 """
 
 from __future__ import annotations
@@ -119,12 +119,8 @@ class BatchWork:
             self._decoded.close()
         self._pool.close()
 
-    def fill(self, batch: PendingBatch) -> int:
-        """Find the samples, draw their numbers, read their bytes.
-
-        Returns:
-            Bytes of memory that the batch takes.
-        """
+    def plan(self, batch: PendingBatch) -> None:
+        """Find the samples, draw their numbers. Batch after batch."""
         s = self._settings
         planned = s.plan.samples(batch.number)
         self._store.advance(planned.position)
@@ -136,11 +132,18 @@ class BatchWork:
             program.draw(seed=s.seed, epoch=s.epoch, indices=batch.indices, occurrences=planned.occurrences)
             for program in self._programs
         ]
+
+    def fill(self, batch: PendingBatch) -> int:
+        """Read the bytes of a planned batch.
+
+        Returns:
+            Bytes of memory that the batch takes.
+        """
+        s = self._settings
         outs = self._take_slots(batch)
         if self._decoded is not None:
             batch.decoded = self._decoded.begin(batch.shards, batch.rows, batch.draws, outs)
         unread = {} if self._decoded is None else self._decoded.unread(batch.decoded)
-        before = self._pool.read_nbytes
         batch.raw = self._pool.read_batch(
             batch.shards, batch.rows, batch.heads.rows if self.rules.columns else None, unread
         )
@@ -148,8 +151,8 @@ class BatchWork:
         if self._decoded is not None:
             self._decoded.add(batch.decoded, batch.raw.pictures)
         if s.partial:
-            shares = s.data.shard_nbytes[planned.shards] / s.data.shard_rows[planned.shards]
-            batch.unread_nbytes = max(0.0, float(shares.sum()) - (self._pool.read_nbytes - before))
+            shares = s.data.shard_nbytes[batch.shards] / s.data.shard_rows[batch.shards]
+            batch.unread_nbytes = max(0.0, float(shares.sum()) - batch.raw.nbytes)
         slots_nbytes = sum(slot.nbytes for slots in batch.slots for slot in slots if slot is not None)
         return slots_nbytes + batch.raw.nbytes
 

@@ -3,12 +3,12 @@
     order ─ read ──(fetched)── kernel × 2 ──(work)── make × N ──(finished)── collate ──(ready)── next()
               └──────────────(in flight: batches and bytes, returned by collate)──────────────┘
 
-One thread reads bytes; two in turn let the native kernel decode whole batches into their slots, with N threads of its
-own (while one waits for the GIL, the other's batch is decoded), or one drives DALI in their place; N make in Python
-what these leave (other formats, callables, doubtful pictures; everything where there is neither); one puts batches
-back into order. Every hand-over is bounded, every error travels with its batch and is raised in its turn, and `close`
-wakes and joins everybody: it abandons the channels, closes the store (a reader that waits for a fetch returns), joins,
-then frees.
+One thread reads bytes, several where each read takes a round trip; two in turn let the native kernel decode whole
+batches into their slots, with N threads of its own (while one waits for the GIL, the other's batch is decoded), or one
+drives DALI in their place; N make in Python what these leave (other formats, callables, doubtful pictures; everything
+where there is neither); one puts batches back into order. Every hand-over is bounded, every error travels with its
+batch and is raised in its turn, and `close` wakes and joins everybody: it abandons the channels, closes the store (a
+reader that waits for a fetch returns), joins, then frees.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from forebay.loader.dali_stage import DaliDecoder, DaliStage
 from forebay.loader.device import DeviceCopy, on_stream
 from forebay.loader.engine_settings import Delivery, EngineSettings
 from forebay.loader.pending_batch import PendingBatch
+from forebay.loader.read_stage import ReadStage
 from forebay.loader.slots import LoaderMemory
 from forebay.loader.stats import Meter
 
@@ -70,14 +71,16 @@ class ShardEngine:
         self._finished: Channel[PendingBatch] = Channel(capacity=1 << 30)
         self._ready: Channel[Delivery] = Channel(capacity=1)
         self._lock = threading.Lock()
-        self._batch_nbytes = 0
         self._counted_nbytes = 0
         self._closed = False
-        self._sized = threading.Event()  # the size of a whole batch is known, or no longer of interest
         self._limited = threading.Barrier(1 + settings.threads + 1)
         self._process = os.getpid()
-        self._unsized = any(program.unsized for program in settings.maker.programs)
-        self._threads = [threading.Thread(target=self._read, name="forebay-read")]
+        self._reading = ReadStage(
+            settings, self._batch_work, meter.read, self._in_flight, self._fetched, self._finished
+        )
+        self._threads = [
+            threading.Thread(target=self._reading.run, name=f"forebay-read-{i}") for i in range(self._reading.threads)
+        ]
         if dali is None:
             self._threads += [
                 threading.Thread(target=self._run_kernel, name=f"forebay-kernel-{i}") for i in range(LANES)
@@ -158,7 +161,7 @@ class ShardEngine:
             first, self._closed = not self._closed, True
         self._settings.plan.close()
         self._batch_work.cancel()
-        self._sized.set()
+        self._reading.stop()
         self._limited.abort()
         for channel in (self._in_flight, self._fetched, self._work, self._finished, self._ready):
             channel.abandon()
@@ -179,33 +182,6 @@ class ShardEngine:
                 self._meter.count_decoded(self._batch_work.decoded_stats(), closed=closed)
                 counted, self._counted_nbytes = self._counted_nbytes, self._batch_work.read_nbytes
                 self._meter.read_nbytes += self._counted_nbytes - counted
-
-    # -- read: numbers of batches in, raw bytes out -------------------------------------------------------------------
-
-    def _read(self) -> None:
-        planned = 0
-        try:
-            for number in self._settings.plan.numbers():
-                planned = number + 1
-                self._in_flight.put(None, self._batch_nbytes)
-                if number == 1 and self._unsized:
-                    self._sized.wait()
-                batch = PendingBatch(number)
-                try:
-                    with self._meter.read.work(0):
-                        nbytes = self._batch_work.fill(batch)
-                    self._meter.read.add(samples=len(batch.rows))
-                    self._batch_nbytes = max(self._batch_nbytes, nbytes)
-                except BaseException as error:  # noqa: BLE001 - delivered in the batch's turn
-                    batch.fail(-1, error)
-                    self._finished.put(batch)
-                    return
-                self._fetched.put(batch)
-            self._finished.put(PendingBatch(planned, is_end=True))
-        except ChannelClosed:
-            pass
-        finally:
-            self._fetched.finish()
 
     # -- kernel: whole batches of bytes in, pixels in the batch's slot out --------------------------------------------
 
@@ -314,7 +290,6 @@ class ShardEngine:
                 if batch.is_end or error is not None:
                     break
                 delivery = self._deliver(batch)
-                self._sized.set()
                 del batch  # before the wait: it holds pictures that are stacked already
                 self._ready.put(delivery)
                 del delivery
@@ -328,7 +303,7 @@ class ShardEngine:
         stream = None if self._copy is None else self._copy.stream
         with self._meter.collate.work(len(batch.rows)), on_stream(stream):
             outputs = self._batch_work.assemble(batch)
-            self._batch_nbytes = max(self._batch_nbytes, nbytes_of(list(outputs.values())))
+            self._reading.learn(nbytes_of(list(outputs.values())))
             copied = None
             if self._copy is None:
                 outputs = self._batch_work.finish(batch, outputs)

@@ -1,4 +1,4 @@
-"""The bytes of many samples in one call: planned column by column, loaded and verified together, then given out.
+"""The bytes of many samples in one call: planned column by column, brought near, loaded and verified, then given out.
 
 What is not as it was written is read again by itself, which heals it or says what is wrong.
 """
@@ -179,10 +179,17 @@ class GroupRead:
         self._pieces.append(np.stack((numbers, begins, ends), axis=1))
         self._checksums.append(checksums)
 
+    @property
+    def far(self) -> bool:
+        """Whether something was planned that takes a round trip."""
+        return bool(self._wanted)
+
+    def bring_near(self) -> None:
+        """Have all that was planned come that is far, at once. Takes no memory: other groups may be read meanwhile."""
+        bring_near(self._wanted)
+
     def load(self) -> None:
-        """Read and verify all that was planned; what is far comes all at once."""
-        if self._wanted:
-            bring_near(self._wanted)
+        """Read and verify all that was planned and is near."""
         for number, i, column, begin, nbytes in self._deferred:
             view = self._readers[i].read_unverified(self._rows[i], column, begin, nbytes, self._memory)
             self._ranges.views[number] = view

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import resource
 import threading
-from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,9 @@ OPEN_SHARDS = 256
 
 
 class ReaderPool:
-    """Raw values of samples, from shards that stay open while they are in use. Thread-safe; one reads at a time.
+    """Raw values of samples, from shards that stay open while they are in use. Thread-safe.
+
+    One reads at a time. Who waits for what is far lets others read, and their shards stay open until all have read.
 
     Args:
         store: opens shards; stays the caller's.
@@ -52,6 +54,7 @@ class ReaderPool:
         self._kinds = {name: schema[name].kind for name in columns}
         self._memory = ReadMemory(blocks)
         self._open: OrderedDict[int, ShardReader] = OrderedDict()
+        self._waiting: Counter[int] = Counter()  # for samples of which shards somebody waits, and how many
         self._lock = threading.Lock()
 
     def read(self, shard: int, row: int) -> dict[str, Any]:
@@ -92,6 +95,8 @@ class ReaderPool:
         with self._lock:
             group = GroupRead([self._reader(shard)] * len(rows), rows, 0, self._memory)
             group.plan_whole(name)
+            if group.far:
+                self._bring_near(group, {shard})
             group.load()
             return group.whole(name)
 
@@ -126,13 +131,15 @@ class ReaderPool:
             for low, high in self._groups(shards):
                 self._open_together(shards[low:high])
                 readers = [self._reader(shard) for shard in shards[low:high]]
-                self._read_group(batch, GroupRead(readers, rows[low:high], low, self._memory), needed, unread or {})
+                group = GroupRead(readers, rows[low:high], low, self._memory)
+                self._read_group(batch, group, shards[low:high], needed, unread or {})
         return batch
 
     def _read_group(
         self,
         batch: RawBatch,
         group: GroupRead,
+        shards: Sequence[int],
         needed: RowsNeeded | None,
         unread: Mapping[str, npt.NDArray[np.bool_]],
     ) -> None:
@@ -144,6 +151,8 @@ class ReaderPool:
                 group.plan_pictures(name, needed, unread.get(name))
             else:
                 group.plan_whole(name)
+        if group.far:
+            self._bring_near(group, set(shards))
         group.load()
         for name, kind in self._kinds.items():
             if kind is Kind.IMAGE:
@@ -156,6 +165,16 @@ class ReaderPool:
                 batch.values[name] += group.whole(name)
         batch.nbytes += group.read_nbytes
         self.read_nbytes += group.read_nbytes
+
+    def _bring_near(self, group: GroupRead, shards: set[int]) -> None:
+        """Let go of the lock until it has come."""
+        self._waiting.update(shards)
+        self._lock.release()
+        try:
+            group.bring_near()
+        finally:
+            self._lock.acquire()
+            self._waiting.subtract(shards)
 
     def _groups(self, shards: Sequence[int]) -> Iterator[tuple[int, int]]:
         """Bounds of consecutive samples whose shards can be open all at once."""
@@ -179,8 +198,8 @@ class ReaderPool:
         for shard in wanted.keys() & self._open.keys():
             self._open.move_to_end(shard)
         missing = [shard for shard in wanted if shard not in self._open]
-        while missing and len(self._open) + len(missing) > self._limit:
-            self._open.popitem(last=False)[1].close()
+        if missing:
+            self._make_room(len(missing), wanted.keys())
         self._open.update(zip(missing, self._store.open_shards(missing), strict=True))
 
     def _reader(self, shard: int) -> ShardReader:
@@ -188,11 +207,18 @@ class ReaderPool:
         if reader is not None:
             self._open.move_to_end(shard)
             return reader
-        while len(self._open) >= self._limit:
-            self._open.popitem(last=False)[1].close()
+        self._make_room(1, ())
         reader = self._store.open_shard(shard)
         self._open[shard] = reader
         return reader
+
+    def _make_room(self, shards: int, wanted: Collection[int]) -> None:
+        """Close shards, the least recently used first; none for which somebody waits, even if more stay open then."""
+        for shard in list(self._open):
+            if len(self._open) + shards <= self._limit:
+                return
+            if not self._waiting[shard] and shard not in wanted:
+                self._open.pop(shard).close()
 
     def close(self) -> None:
         """Close every shard. Calling it again does nothing."""

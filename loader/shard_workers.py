@@ -121,6 +121,7 @@ class _BatchMaker:
         plan.given = task.samples
         batch = PendingBatch(task.number)
         times = [time.monotonic()]
+        work.plan(batch)
         work.fill(batch)
         times.append(time.monotonic())
         for i in work.decode(batch):

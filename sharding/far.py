@@ -73,6 +73,14 @@ class FarSource(ABC):
             SourceError: `path` leads outside.
         """
 
+    @abstractmethod
+    def read_start(self, path: str, nbytes: int) -> memoryview:
+        """The first bytes of a file whose size is not known, all of a shorter one, in one request.
+
+        Raises:
+            SourceError: it cannot be read, or `path` leads outside.
+        """
+
 
 def bring_near(wanted: Iterable[FileRange]) -> None:
     """Bring those ranges near that lie in far files, all of one place at once. Others are near, and are left out.

@@ -43,7 +43,7 @@ def open_dataset(place: str | os.PathLike[str] | Source) -> StoredDataset:
             raise ManifestError(f"{place} is a URL, not a folder; open it by forebay.cache.open_place, or ShardDataset")
         _check_folder(Path(place))
         place = FolderSource(place)
-    manifest = Manifest.decode(_read_file(place, MANIFEST_NAME, limit=MANIFEST_LIMIT_NBYTES), place.name)
+    manifest = _read_manifest(place)
     return StoredDataset(place, manifest, _read_index(place, manifest))
 
 
@@ -247,30 +247,40 @@ class StoredDataset:
         return f"StoredDataset({self.name!r}, rows={self.rows}, shards={self.num_shards})"
 
 
+def _read_manifest(source: Source) -> Manifest:
+    limit = MANIFEST_LIMIT_NBYTES
+    if isinstance(source, FarSource):
+        data = source.read_start(MANIFEST_NAME, limit + 1)
+    else:
+        file = source.open(MANIFEST_NAME)
+        try:
+            data = file.read(0, min(file.nbytes, limit + 1))
+        finally:
+            file.close()
+    if len(data) > limit:
+        raise ManifestError(f"{MANIFEST_NAME} of {source.name} has more than {limit} bytes: no manifest is that long")
+    return Manifest.decode(data, source.name)
+
+
 def _read_index(source: Source, manifest: Manifest) -> ShardIndex:
     entry = manifest.index
-    data = _read_file(source, entry.name, nbytes=entry.nbytes)
+    # Of a far source, a wrong size shows as a short or a wrong index.
+    far = source if isinstance(source, FarSource) else None
+    file = source.open(entry.name) if far is None else far.open_sized(entry.name, entry.nbytes)
+    try:
+        if file.nbytes != entry.nbytes:
+            raise ManifestError(
+                f"{entry.name} of {source.name} has {file.nbytes} bytes, and {MANIFEST_NAME} says {entry.nbytes}"
+            )
+        data = file.read(0, file.nbytes)
+    finally:
+        file.close()
     if (found := xxhash.xxh3_128_hexdigest(data)) != entry.checksum:
         raise ManifestError(
             f"{entry.name} of {source.name} has checksum {found}, and {MANIFEST_NAME} says {entry.checksum}: "
             f"it was damaged or replaced; copy it again from where it came"
         )
     return ShardIndex.decode(data, source.name)
-
-
-def _read_file(source: Source, path: str, *, nbytes: int | None = None, limit: int | None = None) -> memoryview:
-    if nbytes is not None and isinstance(source, FarSource):  # a wrong size shows as a short or a wrong index
-        file = source.open_sized(path, nbytes)
-    else:
-        file = source.open(path)
-    try:
-        if nbytes is not None and file.nbytes != nbytes:
-            raise ManifestError(f"{path} of {source.name} has {file.nbytes} bytes, and {MANIFEST_NAME} says {nbytes}")
-        if limit is not None and file.nbytes > limit:
-            raise ManifestError(f"{path} of {source.name} has {file.nbytes} bytes: no manifest is that long")
-        return file.read(0, file.nbytes)
-    finally:
-        file.close()
 
 
 def _check_folder(folder: Path) -> None:

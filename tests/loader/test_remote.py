@@ -3,13 +3,15 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from forebay import DataLoader, ShardDataset
 from forebay import transforms as T
-from forebay.benchmarks.range_server import RangeServer
+from forebay.benchmarks.range_server import Fault, RangeServer, Request
+from forebay.errors import SourceError
 from forebay.sharding import ShardWriter
 
 
@@ -63,3 +65,63 @@ def test_a_data_set_of_a_url_pickles(server: RangeServer, pictures: Path) -> Non
     assert torch.equal(again[3]["image"], dataset[3]["image"])
     again.close()
     dataset.close()
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    """100 samples, each in a shard of its own."""
+    return write_rows(tmp_path / "rows", shard_nbytes=1)
+
+
+def write_rows(path: Path, shard_nbytes: int) -> Path:
+    with ShardWriter(path, {"text": "str", "number": "int64"}, shard_nbytes=shard_nbytes) as writer:
+        for i in range(100):
+            writer.write({"text": f"text {i:03}", "number": i})
+    return path
+
+
+def numbers(loader: DataLoader[dict[str, Any]]) -> list[list[int]]:
+    return [batch["number"].tolist() for batch in loader]
+
+
+def test_while_a_batch_is_on_its_way_the_next_ones_are_asked_for(tmp_path: Path) -> None:
+    sent_before: list[int] = []
+
+    def note(_: Request) -> None:
+        sent_before.append(running.sent_nbytes)
+
+    write_rows(tmp_path / "rows", shard_nbytes=1 << 20)
+    running = RangeServer(tmp_path, delay_s=0.2, fault=note)
+    with running:
+        loader = DataLoader(ShardDataset(f"{running.url}/rows"), batch_size=1, num_workers=2)
+        iterator = iter(loader)
+        next(iterator)
+        del iterator
+    manifest, index, footer, *samples = sent_before
+    assert manifest == 0
+    assert manifest < index < footer < samples[0]
+    assert len(samples) >= 3
+    assert len(set(samples[:3])) == 1
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_shards_stay_open_while_somebody_waits_for_them(shuffle: bool, rows: Path) -> None:
+    with RangeServer(rows.parent) as server:
+        options: dict[str, Any] = {"batch_size": 7, "shuffle": shuffle, "window": 1, "seed": 0, "num_workers": 4}
+        far = DataLoader(ShardDataset(f"{server.url}/rows"), **options)
+        near = DataLoader(ShardDataset(rows), **options)
+        for _ in range(3):
+            assert numbers(far) == numbers(near)
+
+
+def test_what_cannot_be_read_is_an_error_after_the_batches_before_it(rows: Path) -> None:
+    def refuse(request: Request) -> Fault | None:
+        return Fault.FORBIDDEN if request.path.endswith("00000020.arrow") else None
+
+    with RangeServer(rows.parent, fault=refuse) as server:
+        loader = DataLoader(ShardDataset(f"{server.url}/rows"), batch_size=2, num_workers=4)
+        iterator = iter(loader)
+        got = [next(iterator)["number"].tolist() for _ in range(10)]
+        with pytest.raises(SourceError, match=r"00000020\.arrow"):
+            next(iterator)
+    assert got == [[i, i + 1] for i in range(0, 20, 2)]
