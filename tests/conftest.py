@@ -70,6 +70,8 @@ def nothing_left_behind() -> Iterator[None]:
             if thread.ident in frames
         ]
         pytest.fail(f"threads left behind: {[thread.name for thread in threads]}\n" + "\n".join(stacks))
+    if multiprocessing.active_children():
+        gc.collect()  # as above: since Python 3.13 an error's frames keep more alive
     children = multiprocessing.active_children()
     assert not children, f"child processes left behind: {children}"
     assert not files, f"files left open: {files}"

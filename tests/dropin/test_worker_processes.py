@@ -5,7 +5,6 @@ Errors and deaths of workers are tested elsewhere.
 
 from __future__ import annotations
 
-import dataclasses
 import multiprocessing
 import os
 import re
@@ -46,7 +45,7 @@ class Told(Numbers):
 
     def __getitem__(self, index: int) -> Any:
         info: Any = get_worker_info()
-        return self.note, [field.name for field in dataclasses.fields(info)], sorted(vars(type(info)))
+        return self.note, sorted(vars(info)), sorted(vars(type(info)))
 
 
 def leave_note(worker: int) -> None:
@@ -66,9 +65,9 @@ def test_worker_init_fn_is_called_with_the_number_after_seeding_and_reaches_the_
 def test_worker_info_cannot_be_changed() -> None:
     def assign(worker: int) -> None:
         info: Any = get_worker_info()
-        with pytest.raises(dataclasses.FrozenInstanceError):
+        with pytest.raises((AttributeError, RuntimeError)):  # which one differs between torch 2.9 and later ones
             info.id = 7
-        with pytest.raises((AttributeError, TypeError)):
+        with pytest.raises((AttributeError, RuntimeError, TypeError)):
             info.something = worker
 
     assert len(list(DataLoader(Numbers(2), num_workers=1, worker_init_fn=assign))) == 2
