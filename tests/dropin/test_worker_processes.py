@@ -45,7 +45,7 @@ class Told(Numbers):
 
     def __getitem__(self, index: int) -> Any:
         info: Any = get_worker_info()
-        return self.note, sorted(vars(info)), sorted(vars(type(info)))
+        return self.note, sorted(dir(info)), sorted(vars(type(info)))
 
 
 def leave_note(worker: int) -> None:
