@@ -109,7 +109,7 @@ def test_a_loader_of_shards_does_not_pickle_and_says_what_does(shards: Path) -> 
         (lambda path: T.Resize((2**31, 1)), "Resize: .* at most 65535"),
         (lambda path: DataLoader(ShardDataset(path), 4, num_workers=1_000_000), "at most 1024"),
         (lambda path: DataLoader(ShardDataset(path), 4, batch_transforms=[len]), "T.MixUp"),  # type: ignore[list-item]
-        (lambda path: ShardDataset(None), "give the folder"),  # type: ignore[arg-type]
+        (lambda path: ShardDataset(None), "give a folder"),  # type: ignore[arg-type]
         (lambda path: DataLoader(ShardDataset(path), 4, decode="gpu"), '"native"'),  # type: ignore[arg-type]
     ],
 )

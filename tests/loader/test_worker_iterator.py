@@ -155,9 +155,10 @@ def test_other_start_methods_give_the_same(method: str, tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "the same\n"), done.stderr
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")  # torch 2.13 says so too
 def test_something_that_does_not_pickle_is_named_under_spawn() -> None:
     loader = DataLoader(Numbers(7), num_workers=1, multiprocessing_context="spawn", collate_fn=lambda b: b)  # type: ignore[arg-type]
-    with pytest.warns(UserWarning, match="pickle"), pytest.raises(ConfigError, match=r"lambda.*workers="):
+    with pytest.raises(ConfigError, match=r"lambda.*workers="):
         iter(loader)
 
 
@@ -397,7 +398,8 @@ def test_where_memory_without_a_name_is_refused_torch_s_way_is_taken() -> None:
             warnings.simplefilter("always")
             for _ in range(2):
                 assert [int(b[0, 0]) for b in DataLoader(Data(), 250, num_workers=2)] == [0, 250, 500, 750]
-        print(len(caught), "seccomp" in str(caught[0].message))
+        told = [str(w.message) for w in caught if w.category is not DeprecationWarning]
+        print(len(told), "seccomp" in told[0])
         """
     )
     assert (done.stdout, done.stderr) == ("1 True\n", "")
