@@ -85,13 +85,13 @@ def make_trainer(
 
 
 def make_pipeline(
-    points: str, mesh: DeviceMesh, *, checkpoint: str | None = None, **config: Any
+    points: str, mesh: DeviceMesh, *, checkpoint: str | None = None, loss: Loss = loss_of, **config: Any
 ) -> tuple[PipelineTrainer, DataLoader]:
     model, loader = make_model(), make_loader(points, mesh)
     trainer = PipelineTrainer(
         model,
         torch.optim.AdamW(model.parameters(), lr=0.02),
-        loss_of,
+        loss,
         loader,
         mesh=mesh,
         epochs=EPOCHS,
@@ -207,8 +207,21 @@ def run_resumed(points: str, folder: str, stage_ranks: str) -> None:
         write_result(f"{folder}/resumed", told(trainer.fit()))
 
 
+def run_killed(points: str, folder: str, kind: str, result: str, kill_at: str = "-1") -> None:
+    """A run by a strategy, or by a schedule on two stages, whose last rank is killed at a call of the loss."""
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    loss = Faulty("kill", world - 1, int(kill_at), Path(folder))
+    if kind not in SCHEDULES:
+        trainer: Any = make_trainer(points, checkpoint=f"{folder}/run", loss=loss, strategy=kind)
+        write_result(result, told(trainer.fit()))
+        return
+    with pipeline_mesh(2, "cpu") as mesh:
+        trainer, _ = make_pipeline(points, mesh, checkpoint=f"{folder}/run", loss=loss, **SCHEDULES[kind])
+        write_result(result, told(trainer.fit()))
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     jobs: dict[str, Callable[..., None]] = {"equal": run_equal, "faulty": run_faulty, "few": run_few}
-    jobs |= {"hooks": run_hooks, "resumed": run_resumed}
+    jobs |= {"hooks": run_hooks, "resumed": run_resumed, "killed": run_killed}
     jobs[sys.argv[1]](*sys.argv[2:])
