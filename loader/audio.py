@@ -37,8 +37,10 @@ MAX_VALUES = 1 << 27
 """134 million values that are decoded of one recording, 512 MB: 50 minutes of one channel at 44,100 a second."""
 _UNKNOWN_LENGTH = 1 << 60
 _BLOCK = 1 << 16
-_MPEG_FRAMES = 4 * 1152
+_MPEG_FRAMES = 2 * 1152
 """An MP3 may be shorter than its header says, by what the encoder put before and after: that much is silence."""
+_PIPED_NBYTES = 0x7FFF_0000
+"""From so many on, a WAV's size is what a writer put there that could not know it."""
 _OGG_PAGE = b"OggS"
 _LONGEST_BLOCK = 8192
 _OPUS_RATE = 48_000
@@ -164,7 +166,7 @@ def decode_audio(
     soundfile = require_soundfile()
     try:
         with _opened(soundfile, data) as file:
-            frames = _known_length(file)
+            frames = _known_length(file, data)
             first, number = find_stretch(cuts, frames, file.samplerate)
             _check_size(file.channels, number, max_values)
             values = memory_for(number, file.channels, place)
@@ -224,14 +226,31 @@ def _check_size(channels: int, frames: int, max_values: int) -> None:
         )
 
 
-def _known_length(file: Any) -> int:
+def _known_length(file: Any, data: bytes | memoryview) -> int:
     frames: int = file.frames
+    if (missing := _missing_of_riff(memoryview(data).cast("B"))) > 0:  # libsndfile takes what is there for all
+        raise DecodeError(f"its header tells of {missing} bytes more than there are: it was cut short")
     if frames >= _UNKNOWN_LENGTH:
         raise DecodeError(
             f"the header of this {file.format} does not say how long it is, as of one that was written to a pipe; "
             "write it again from a file"
         )
     return frames
+
+
+def _missing_of_riff(data: memoryview) -> int:
+    """How many bytes of samples a WAV lacks of those that its header tells of; 0 where that is not known.
+
+    Chunks as in Multimedia Programming Interface and Data Specifications 1.0 (IBM and Microsoft, 1991): four letters,
+    a size, and padding to an even one. What is written to a pipe claims about 2 or 4 GB.
+    """
+    place = 12
+    while bytes(data[:4]) == b"RIFF" and place + 8 <= len(data):
+        nbytes = int.from_bytes(data[place + 4 : place + 8], "little")
+        if bytes(data[place : place + 4]) == b"data":
+            return 0 if nbytes >= _PIPED_NBYTES else nbytes - (len(data) - place - 8)
+        place += 8 + nbytes + nbytes % 2
+    return 0
 
 
 def _found(soundfile: Any, file: Any, data: bytes | memoryview, first: int, out: Floats) -> bool:

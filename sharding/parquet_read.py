@@ -160,7 +160,11 @@ class FileReader:
     def _decoded(
         self, view: _ArrowFile, metadata: pq.FileMetaData, groups: list[int], leaves: list[int], *, stream: bool
     ) -> Iterator[pa.Table | pa.RecordBatch]:
-        limits = {"thrift_string_size_limit": THRIFT_LIMIT, "thrift_container_size_limit": THRIFT_LIMIT}
+        limits: dict[str, Any] = {
+            "thrift_string_size_limit": THRIFT_LIMIT,
+            "thrift_container_size_limit": THRIFT_LIMIT,
+            "page_checksum_verification": True,  # where the writer has left checksums
+        }
         source = pa.PythonFile(view, mode="r")
         if stream:
             parquet = pq.ParquetFile(source, metadata=metadata, buffer_size=STREAM_NBYTES, pre_buffer=False, **limits)

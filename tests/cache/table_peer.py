@@ -28,7 +28,7 @@ def read_ours(path: str) -> pa.Table:
 
 
 def read_theirs(path: str) -> pa.Table:
-    return pq.ParquetFile(path).read(use_threads=False)
+    return pq.ParquetFile(path, page_checksum_verification=True).read(use_threads=False)
 
 
 def outcome(path: str, side: str) -> dict[str, Any]:

@@ -132,6 +132,23 @@ def test_a_recording_cut_short_is_refused_or_known_to_be_shorter(name: str) -> N
     assert values.shape[1] < 3 * RATE
 
 
+@pytest.mark.parametrize("name", ["wav", "mp3"])
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+def test_a_wav_or_mp3_cut_short_is_refused(name: str, share: float) -> None:
+    data = ENCODED[name][: int(len(ENCODED[name]) * share)]
+    with pytest.raises(DecodeError, match="cut short"):
+        decode_audio(data)
+
+
+@pytest.mark.parametrize("size", [0xFFFF_FFFF, 0x7FFF_FFFF])
+def test_a_wav_that_was_written_to_a_pipe_is_played_to_its_end(size: int) -> None:
+    whole, _ = decode_audio(ENCODED["wav"])
+    piped = bytearray(ENCODED["wav"])
+    struct.pack_into("<I", piped, piped.index(b"data") + 4, size)
+    values, _ = decode_audio(bytes(piped))
+    assert torch.equal(values, whole)
+
+
 def claim_frames(flac: bytes, frames: int) -> bytes:
     """Another number of frames in the stream's header: 36 bits that end 8 + 18 bytes into the file."""
     claimed = bytearray(flac)

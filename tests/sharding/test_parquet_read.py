@@ -134,6 +134,17 @@ def test_damaged_pages_are_refused_with_file_row_group_and_column(tmp_path: Path
         read(tmp_path)
 
 
+def test_a_flipped_bit_of_a_page_with_a_checksum_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "f.parquet"
+    pq.write_table(numbers(1000), path, compression="none", use_dictionary=False, write_page_checksum=True)
+    chunk = pq.read_metadata(path).row_group(0).column(0)
+    content = bytearray(path.read_bytes())
+    content[chunk.data_page_offset + chunk.total_compressed_size - 100] ^= 1  # a value: without checksums a sound one
+    path.write_bytes(content)
+    with pytest.raises(ShardCorruptError, match=r"f\.parquet of .*, row groups? .*, column"):
+        read(tmp_path)
+
+
 @pytest.mark.parametrize("change", ["deleted", "replaced", "touched", "cut short"])
 def test_a_file_that_changes_after_opening_is_refused_by_name(tmp_path: Path, change: str) -> None:
     path = tmp_path / "f.parquet"
